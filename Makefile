@@ -1,0 +1,45 @@
+# make demo   set up, then launch one prefill (TP2) and two decodes (TP1) on this machine's CPUs
+# make test   set up, then lint, types and the whole test suite, real servers included
+#
+# Both need Python 3.11+ and a package index, nothing else. uv keeps what it downloads in its own cache, so a second
+# checkout, or a second run, costs seconds.
+
+SHELL  := /bin/bash
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PINS   := disagg_cli/engine/pins.txt
+STAMP  := $(VENV)/.ready-$(shell cat pyproject.toml $(PINS) | sha256sum | cut -c1-16)
+
+.PHONY: setup demo test lint fast e2e
+
+setup: $(STAMP)
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "disagg needs Python 3.11 or later; set PYTHON=python3.11 (this is $$($(PYTHON) --version))"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments: apt-get install python3-venv"; exit 1; }
+	rm -f $(VENV)/.ready-*
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c $(PINS) -e '.[engine,plots,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/disagg launch configs/1p2d-cpu.yaml --exit-after-eval
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Seconds: no SGLang process.
+fast: setup
+	$(BIN)/pytest -m 'not e2e'
+
+e2e: setup
+	$(BIN)/pytest -m e2e
+
+test: lint
+	$(BIN)/pytest

@@ -1,0 +1,65 @@
+"""The command tree, and the one place where an error becomes a sentence and an exit code."""
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from disagg_cli import __version__
+from disagg_cli.cli import plan
+from disagg_cli.errors import DisaggError, Interrupted
+
+app = typer.Typer(
+    name="disagg",
+    help="Launch and validate SGLang prefill/decode disaggregated serving over NIXL.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(plan.plan)
+
+
+def _version(*, asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"disagg {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=lambda asked: _version(asked=asked), is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Options that every command knows."""
+    del version, debug  # --version has acted already; main() reads --debug, which must work even where parsing fails
+
+
+def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise Interrupted(f"interrupted by {signal.Signals(signum).name}")
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, _interrupt)
+    try:
+        app()
+    except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
+        if "--debug" in sys.argv:
+            raise
+        sys.exit(_report(error))
+
+
+def _report(error: Exception) -> int:
+    from disagg_cli.console.sink import show_error
+
+    if not isinstance(error, DisaggError):
+        error = DisaggError(
+            f"internal error: {type(error).__name__}: {error}", fix="run again with `disagg --debug ...` and report the traceback"
+        )
+    show_error(error, as_json="--json" in sys.argv)
+    return error.exit_code
