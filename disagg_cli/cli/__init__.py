@@ -1,0 +1,1 @@
+"""One thin file per command: parse, call, show, exit code. No logic."""

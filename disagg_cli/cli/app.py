@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from disagg_cli import __version__
-from disagg_cli.cli import plan
+from disagg_cli.cli import launch, plan, status
 from disagg_cli.errors import DisaggError, Interrupted
 
 app = typer.Typer(
@@ -18,7 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(plan.plan)
+for command in (plan.plan, launch.launch, status.status, status.logs, status.stop):
+    app.command()(command)
 
 
 def _version(*, asked: bool) -> None:
@@ -30,12 +31,21 @@ def _version(*, asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=lambda asked: _version(asked=asked), is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=lambda asked: _version(asked=asked),
+            is_eager=True,
+            help="Print the version.",
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Options that every command knows."""
-    del version, debug  # --version has acted already; main() reads --debug, which must work even where parsing fails
+    del (
+        version,
+        debug,
+    )  # --version has acted already; main() reads --debug, which must work even where parsing fails
 
 
 def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
@@ -48,7 +58,7 @@ def main() -> None:
         signal.signal(signum, _interrupt)
     try:
         app()
-    except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
+    except Exception as error:
         if "--debug" in sys.argv:
             raise
         sys.exit(_report(error))
@@ -59,7 +69,8 @@ def _report(error: Exception) -> int:
 
     if not isinstance(error, DisaggError):
         error = DisaggError(
-            f"internal error: {type(error).__name__}: {error}", fix="run again with `disagg --debug ...` and report the traceback"
+            f"internal error: {type(error).__name__}: {error}",
+            fix="run again with `disagg --debug ...` and report the traceback",
         )
     show_error(error, as_json="--json" in sys.argv)
     return error.exit_code

@@ -4,6 +4,12 @@ Installed beside SGLang, this runs in every SGLang process, also in those that d
 nothing and change nothing unless the environment asks.
 """
 
+import os
+
 
 def register() -> None:
     """Install the modes that the environment asks for."""
+    if os.environ.get("DISAGG_HOST_MEMORY") == "1":
+        from disagg_cli.connector.host_memory import hooks
+
+        hooks.install()

@@ -1,0 +1,6 @@
+"""Where processes run: one Protocol, one module for each kind of place.
+
+protocol.py   what the supervisor asks of a place
+local.py      this machine, each process in a session of its own
+warm.py       this machine, servers forked from one parent that has imported SGLang
+"""

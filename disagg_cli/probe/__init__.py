@@ -1,0 +1,1 @@
+"""Proof that KV moves, and moves right, for every prefill/decode pair."""

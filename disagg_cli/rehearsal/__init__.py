@@ -1,0 +1,1 @@
+"""Models small enough to run a topology on CPUs."""

@@ -1,0 +1,1 @@
+"""A run: its directory, its events, its processes from start to stop."""

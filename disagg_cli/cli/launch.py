@@ -1,0 +1,92 @@
+"""`disagg launch`: one YAML file in, a running deployment with proven KV transfer and a smoke score out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from disagg_cli.cli.options import Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from disagg_cli.runtime.prepare import Prepared
+    from disagg_cli.runtime.rundir import RunDir
+
+
+def launch(
+    config: Annotated[Path, typer.Argument(help="The topology, a YAML file.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every command line; start nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start although the plan says no.")] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="On CPUs too, start each server by its ordinary command line.")
+    ] = False,
+    exit_after_eval: Annotated[
+        bool, typer.Option("--exit-after-eval", help="Stop everything once the evals are done.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once it serves; `disagg stop` ends it.")
+    ] = False,
+    as_json: Json = False,
+    run_dir: Annotated[Path | None, typer.Option(hidden=True, help="The directory of a detached run.")] = None,
+) -> None:
+    """Plan, check, start, prove that KV moved, eval, and hold until Ctrl-C."""
+    from disagg_cli.console.launch_view import dry_run as show_dry_run
+    from disagg_cli.console.launch_view import show_plan
+    from disagg_cli.console.sink import console, show
+    from disagg_cli.runtime.prepare import prepare, refuse_errors
+
+    prepared = prepare(config)
+    out = console(as_json=as_json)
+    if run_dir is None:
+        show_plan(prepared, out)
+    if dry_run:
+        show(show_dry_run(prepared), prepared.document() | {"plan": prepared.plan_document()}, as_json=as_json)
+    refuse_errors(prepared.errors, force=force)
+    if dry_run:
+        return
+    if detach:
+        _detach(prepared, ["--force"] * force + ["--cold"] * cold, out, as_json=as_json)
+    else:
+        _launch(prepared, out, cold=cold, exit_after_eval=exit_after_eval, as_json=as_json, run_dir=run_dir)
+
+
+def _launch(
+    prepared: Prepared, out: Console, *, cold: bool, exit_after_eval: bool, as_json: bool, run_dir: Path | None
+) -> None:
+    import asyncio
+
+    from disagg_cli.console.launch_view import following
+    from disagg_cli.console.sink import write_json
+    from disagg_cli.runtime import rundir
+    from disagg_cli.runtime.control import summary
+    from disagg_cli.runtime.launch import Launch, Options, check_machine, record
+
+    asyncio.run(check_machine(prepared))
+    directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
+    recorder = record(prepared, directory)
+    options = Options(warm=prepared.deployment.platform.on_cpu and not cold, exit_after_eval=exit_after_eval)
+
+    async def run() -> None:
+        await Launch(prepared, options, recorder).run()
+
+    with following(recorder, out):
+        asyncio.run(run())
+    if as_json:
+        write_json(summary(directory))
+
+
+def _detach(prepared: Prepared, flags: list[str], out: Console, *, as_json: bool) -> None:
+    """Start the same launch in a session of its own and show what it does until it serves."""
+    from disagg_cli.console.launch_view import where_everything_is
+    from disagg_cli.console.sink import show
+    from disagg_cli.runtime import rundir
+    from disagg_cli.runtime.control import follow_until_serving, start_detached, summary
+
+    directory: RunDir = rundir.create(prepared.deployment.name)
+    pid = start_detached(prepared.config, directory, flags)
+    for line in follow_until_serving(directory, pid):
+        out.print(line, markup=False)
+    show(where_everything_is(directory), summary(directory), as_json=as_json)

@@ -1,0 +1,9 @@
+"""SGLang, NIXL and their KV transfer on a machine with no GPU, with the GPU's head layout.
+
+mode.py          the environment and the flags that servers need on CPUs; pure, read by engine/
+hooks.py         what is changed inside SGLang, through its plugin door; imported only where the mode is asked for
+stand_ins/       importable in place of CUDA-only packages; at the head of PYTHONPATH in this mode only
+warm_parent.py   a process that has imported SGLang once and forks servers
+
+Nothing here is imported on a GPU platform. Tried with SGLang 0.5.23, NIXL 1.5.1, torch 2.14.
+"""

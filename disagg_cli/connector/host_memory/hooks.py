@@ -1,0 +1,67 @@
+"""What host-memory mode changes inside SGLang and NIXL, through SGLang's HookRegistry (0.5.11 and later)."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+logger = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Register the hooks of host-memory mode. SGLang applies them after all plugins have run."""
+    HookRegistry.register("nixl._api.nixl_agent.__init__", call_vram_dram, HookType.AFTER)
+    HookRegistry.register(
+        "sglang.srt.distributed.device_communicators.pynccl.PyNcclCommunicator.__init__",
+        leave_nccl_out,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
+        "sglang.srt.configs.update_config.adjust_config_with_unaligned_cpu_tp",
+        keep_gpu_head_layout,
+        HookType.AROUND,
+    )
+    logger.info("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs")
+
+
+def call_vram_dram(_result: None, agent: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Make the NIXL agent take the connector's "VRAM" as host memory.
+
+    The connector must go on believing in VRAM: with its own memory kind set to DRAM it refuses different TP sizes.
+    """
+    dram = agent.nixl_mems["DRAM"]
+    agent.nixl_mems |= {"VRAM": dram, "cuda": dram}
+
+
+def leave_nccl_out(
+    original: Callable[..., None], self: Any, group: Any, device: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Disable the NCCL communicator on CPUs, where it finds the library and then fails on the device; Gloo serves."""
+    import torch
+    import torch.distributed
+
+    if torch.device(device).type != "cpu":
+        original(self, group, device, *args, **kwargs)
+        return
+    self.available, self.disabled = False, True
+    self.group, self.device = group, torch.device(device)
+    self.rank, self.world_size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+
+
+def keep_gpu_head_layout(original: Callable[..., Any], model_config: Any, load_config: Any, tp_size: int) -> Any:
+    """Keep KV heads replicated when TP exceeds them, as on GPUs.
+
+    On CPUs SGLang pads the heads with zeros up to a multiple of TP instead: TP4 with two KV heads would hold h0, h1, 0, 0
+    where GPUs hold h0, h0, h1, h1. The connector would be judged on a layout that no GPU has.
+    """
+    kv_heads = model_config.get_total_num_kv_heads()
+    replicable = kv_heads < tp_size and tp_size % kv_heads == 0
+    if not (replicable and model_config.num_attention_heads % tp_size == 0):
+        return original(model_config, load_config, tp_size)
+    from sglang.srt.configs.update_config import update_config
+
+    for config in (model_config.hf_config, model_config.hf_text_config):
+        update_config(config, "original_num_attention_heads", model_config.num_attention_heads)
+        update_config(config, "original_total_num_kv_heads", kv_heads)
+    return model_config

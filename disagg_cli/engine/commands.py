@@ -1,0 +1,129 @@
+"""Command lines and environments of a Deployment's processes. Pure: facts of the machine come in as arguments."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from disagg_cli.connector.host_memory import mode
+from disagg_cli.topology.deployment import Deployment, Host, Worker, bracketed
+from disagg_cli.topology.spec import Scalar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """One process to start. env is what is set on top of the environment that it inherits."""
+
+    name: str
+    host: Host
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def shell(self) -> str:
+        """What a person would type to start the same by hand."""
+        settings = [f"{key}={shlex.quote(value)}" for key, value in self.env.items()]
+        return " ".join(["env", *settings, shlex.join(self.argv)] if settings else [shlex.join(self.argv)])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What command lines need to know of the place where they run: its Python, and on CPUs the cores to bind."""
+
+    python: str
+    cores: tuple[int, ...] = ()
+
+
+def worker_commands(
+    deployment: Deployment, worker: Worker, *, model_path: str, machine: Machine
+) -> tuple[Command, ...]:
+    """Return one command for each host of the worker, the leader first."""
+    return tuple(
+        Command(
+            name=worker.name if rank == 0 else f"{worker.name}.{rank}",
+            host=share.host,
+            argv=(
+                machine.python,
+                "-m",
+                "sglang.launch_server",
+                *_flags(_worker_args(deployment, worker, model_path, rank)),
+            ),
+            env=_worker_env(deployment, worker, rank, machine),
+        )
+        for rank, share in enumerate(worker.shares)
+    )
+
+
+def router_command(deployment: Deployment, *, machine: Machine) -> Command:
+    """Return the command of the router in front of all workers."""
+    router = deployment.router
+    pairs: list[str] = []
+    for worker in deployment.role("prefill"):
+        pairs += ["--prefill", worker.url, str(worker.ports.bootstrap)]
+    for worker in deployment.role("decode"):
+        pairs += ["--decode", worker.url]
+    settings: dict[str, Scalar] = {
+        "host": router.host.address,
+        "port": router.port,
+        "policy": router.policy,
+        "prometheus-host": router.host.address,
+        "prometheus-port": router.metrics_port,
+        **router.args,
+    }
+    argv = (machine.python, "-m", "sglang_router.launch_router", "--pd-disaggregation", *pairs, *_flags(settings))
+    return Command(name="router", host=router.host, argv=argv, env={})
+
+
+def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: int) -> dict[str, Scalar]:
+    """All flags of one process; what the user wrote under `args` wins over what the platform recommends."""
+    args: dict[str, Scalar] = {
+        "model-path": model_path,
+        "served-model-name": deployment.model.served_name,
+        "host": worker.shares[rank].host.address,
+        "port": worker.ports.http,
+        "tp-size": worker.tp,
+    }
+    if worker.dp > 1:
+        args |= {"dp-size": worker.dp, "enable-dp-attention": worker.dp_attention}
+    if worker.pp > 1:
+        args |= {"pp-size": worker.pp}
+    args |= {
+        "disaggregation-mode": worker.role,
+        "disaggregation-transfer-backend": deployment.connector.backend,
+        "disaggregation-bootstrap-port": worker.ports.bootstrap,
+        "nccl-port": worker.ports.nccl,
+    }
+    if len(worker.shares) > 1 or worker.dp_attention:
+        args |= {"dist-init-addr": f"{bracketed(worker.host.address)}:{worker.ports.dist_init}"}
+    if len(worker.shares) > 1:
+        args |= {"nnodes": len(worker.shares), "node-rank": rank}
+    return args | _platform_args(deployment, worker) | dict(worker.args)
+
+
+def _platform_args(deployment: Deployment, worker: Worker) -> dict[str, Scalar]:
+    args: dict[str, Scalar] = {}
+    if deployment.platform.on_cpu:
+        args |= mode.ARGS | (mode.DECODE_ARGS if worker.role == "decode" else {})
+    if deployment.model.synthetic:
+        # Exact arithmetic: greedy tokens and log-probabilities then agree between any two TP sizes, so what differs
+        # is the transfer's doing. SGLang's `auto` would make bfloat16 of it.
+        args |= {"dtype": "float32"}
+    return args
+
+
+def _worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machine) -> dict[str, str]:
+    env: dict[str, str] = {}
+    if deployment.platform.on_cpu:
+        env |= mode.IMPORT_TIME_ENV | mode.environment(ranks=worker.ranks, cores=machine.cores)
+    else:
+        env |= {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in worker.shares[rank].gpus)}
+    return env | dict(worker.env)
+
+
+def _flags(args: Mapping[str, Scalar]) -> tuple[str, ...]:
+    """Spell flags: true is the bare flag, false leaves it out."""
+    words: list[str] = []
+    for flag, value in args.items():
+        if value is True:
+            words.append(f"--{flag}")
+        elif value is not False:
+            words += [f"--{flag}", str(value)]
+    return tuple(words)

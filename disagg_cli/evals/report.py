@@ -1,0 +1,323 @@
+"""What a run found, as one value: counts, accuracy, verdict, latency, failures. Pure: made from samples alone."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from disagg_cli.errors import DisaggError, EvalFailed, EvalUndecided
+from disagg_cli.evals.settings import EvalSettings
+from disagg_cli.evals.states import ANSWERED, Sample, State, with_strange_prompts
+from disagg_cli.evals.statistics import Outcome, Verdict, judge, wilson
+from disagg_cli.evals.timing import Percentiles, histogram_percentiles, percentiles
+
+_EXIT = {Outcome.PASS: 0, Outcome.NO_BASELINE: 0, Outcome.FAIL: 6, Outcome.INCONCLUSIVE: 7, Outcome.NOT_JUDGED: 7}
+_GARBAGE_SHARE, _GARBAGE_LEAST = 0.01, 3
+_TRUNCATED_SHARE = 0.01
+_HUNG_LISTED = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """What must be the same for two scores to be comparable, and where they come from."""
+
+    run: str
+    url: str
+    model: str
+    dataset: str
+    split: str
+    source: str
+    sha256: str
+    custom_data: bool
+    ids: tuple[str, ...]
+    prompt: str
+    scorer: str
+    settings: EvalSettings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureClass:
+    """Failures of one kind: how many, one message, and the requests and bootstrap rooms to look for in the logs."""
+
+    state: State
+    kind: str
+    status: int | None
+    count: int
+    message: str
+    rids: tuple[str, ...]
+    rooms: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quarter:
+    """Accuracy in a quarter of the answers, in the order in which they came."""
+
+    answered: int
+    right: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalReport:
+    """The result of a run. `right` counts truncated answers whose number is right as well; counts do not merge them."""
+
+    identity: Identity
+    planned: int
+    counts: Mapping[State, int]
+    right: int
+    right_strict: int
+    verdict: Verdict
+    stopped: str | None
+    notes: tuple[str, ...]
+    quarters: tuple[Quarter, ...]
+    repetition: int
+    empty: int
+    failures: tuple[FailureClass, ...]
+    hung: tuple[Mapping[str, Any], ...]
+    latency: Mapping[str, Percentiles | None]
+    wall_s: float
+    completion_tokens: int
+    wasted_tokens: int
+    prompt_tokens: int
+    cached_tokens: int | None
+    finish_reasons: Mapping[str, int]
+    matched_stops: Mapping[str, int]
+
+    @property
+    def answered(self) -> int:
+        """Questions with a whole answer, right or not."""
+        return sum(self.counts[state] for state in ANSWERED)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Right answers over answered questions."""
+        return self.right / self.answered if self.answered else None
+
+    @property
+    def accuracy_planned(self) -> float:
+        """Right answers over all planned questions."""
+        return self.right / self.planned
+
+    @property
+    def output_throughput(self) -> float:
+        """Tokens of whole answers per second, from the first request to the last end."""
+        return self.completion_tokens / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def requests_per_second(self) -> float:
+        """Whole answers per second."""
+        return self.answered / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0 passed, or nothing to judge by; 6 failed; 7 undecided."""
+        return _EXIT[self.verdict.outcome]
+
+    def error(self) -> DisaggError | None:
+        """The error that ends a command after this run; None after a good one."""
+        if self.exit_code == 0:
+            return None
+        kind = EvalFailed if self.verdict.outcome is Outcome.FAIL else EvalUndecided
+        return kind(f"GSM8K: {self.verdict.outcome}: {self.verdict.reason}", where=self.identity.url, fix=self._fix())
+
+    def _fix(self) -> str:
+        if self.verdict.outcome is Outcome.INCONCLUSIVE and self.verdict.needed:
+            return f"--questions {self.verdict.needed} would decide at the same accuracy"
+        if self.failures:
+            return f"look for {self.failures[0].rids[0]} in the workers' logs"
+        return "read samples.jsonl: what the wrong answers have in common"
+
+    def document(self) -> dict[str, Any]:
+        """summary.json, `disagg.eval/1`."""
+        settings = asdict(self.identity.settings)
+        settings["data"] = str(settings["data"]) if settings["data"] else None
+        interval = wilson(self.right, self.answered) if self.answered else None
+        return {
+            "schema": "disagg.eval/1",
+            "ok": self.exit_code == 0,
+            "exit_code": self.exit_code,
+            "verdict": asdict(self.verdict),
+            **asdict(self.identity),
+            "settings": settings,
+            "planned": self.planned,
+            "answered": self.answered,
+            "counts": dict(self.counts),
+            "right": self.right,
+            "accuracy": self.accuracy,
+            "accuracy_planned": self.accuracy_planned,
+            "accuracy_strict": self.right_strict / self.answered if self.answered else None,
+            "interval": interval,
+            "quarters": [asdict(quarter) for quarter in self.quarters],
+            "repetition": self.repetition,
+            "empty": self.empty,
+            "stopped": self.stopped,
+            "notes": list(self.notes),
+            "failures": [asdict(entry) for entry in self.failures],
+            "hung": list(self.hung),
+            "latency_s": {name: asdict(entry) if entry else None for name, entry in self.latency.items()},
+            "throughput": {
+                "wall_s": self.wall_s,
+                "output_tokens_per_s": self.output_throughput,
+                "requests_per_s": self.requests_per_second,
+                "prompt_tokens": self.prompt_tokens,
+                "cached_tokens": self.cached_tokens,
+                "completion_tokens": self.completion_tokens,
+                "wasted_tokens": self.wasted_tokens,
+            },
+            "finish_reasons": dict(self.finish_reasons),
+            "matched_stops": dict(self.matched_stops),
+        }
+
+
+def build(
+    identity: Identity, samples: Iterable[Sample], *, stopped: str | None = None, notes: Sequence[str] = ()
+) -> EvalReport:
+    """Sum up a run. `stopped`: why it ended before its plan, if it did; `notes`: what else a reader should know."""
+    final = sorted(with_strange_prompts(samples), key=lambda sample: sample.order)
+    planned = len(identity.ids)
+    counts = Counter(sample.state for sample in final)
+    counts[State.SKIPPED] += planned - len(final)
+    answered = [sample for sample in final if sample.state in ANSWERED]
+    return EvalReport(
+        identity=identity,
+        planned=planned,
+        counts={state: counts[state] for state in State},
+        right=sum(sample.correct for sample in answered),
+        right_strict=sum(sample.correct_strict for sample in answered),
+        verdict=_verdict(identity.settings, counts, answered, stopped),
+        stopped=stopped,
+        notes=(*notes, *_notes(identity, counts, answered)),
+        quarters=_quarters(answered),
+        repetition=sum(sample.repetition for sample in answered),
+        empty=sum(not sample.completion.strip() for sample in answered),
+        failures=_failures(final),
+        hung=_hung(final),
+        latency=_latency(answered),
+        wall_s=_wall(final),
+        completion_tokens=sum(sample.completion_tokens or 0 for sample in answered),
+        wasted_tokens=sum(sample.completion_tokens or 0 for sample in final if sample.state not in ANSWERED),
+        prompt_tokens=sum(sample.prompt_tokens or 0 for sample in answered),
+        cached_tokens=_cached(answered),
+        finish_reasons=Counter(sample.finish_reason or "none" for sample in final),
+        matched_stops=Counter(str(sample.matched_stop) for sample in answered),
+    )
+
+
+def _verdict(
+    settings: EvalSettings, counts: Mapping[State, int], answered: Sequence[Sample], stopped: str | None
+) -> Verdict:
+    reason = _unjudgeable(settings, counts, answered, stopped)
+    if reason:
+        return Verdict(outcome=Outcome.NOT_JUDGED, reason=reason)
+    if stopped:
+        return Verdict(outcome=Outcome.FAIL, reason=stopped)
+    if settings.synthetic_weights:
+        return Verdict(
+            outcome=Outcome.NO_BASELINE,
+            reason="the weights are synthetic: what is checked is the transfer, not the score",
+        )
+    if settings.gate is None:
+        return Verdict(outcome=Outcome.NO_BASELINE, reason="no --baseline was given, so the score is only reported")
+    garbage = sum(sample.repetition for sample in answered)
+    if garbage >= _GARBAGE_LEAST and garbage > _GARBAGE_SHARE * len(answered):
+        return Verdict(outcome=Outcome.FAIL, reason=f"{garbage} of {len(answered)} answers end in endless repetition")
+    return judge(sum(sample.correct for sample in answered), len(answered), settings.gate)
+
+
+CATASTROPHE = "stopped early"
+"""How `stopped` begins where the score was so low that the rest could not matter."""
+
+
+def _unjudgeable(
+    settings: EvalSettings, counts: Mapping[State, int], answered: Sequence[Sample], stopped: str | None
+) -> str | None:
+    lost = counts[State.ERROR] + counts[State.TIMEOUT]
+    if lost > settings.failure_budget:
+        parts = f"{counts[State.ERROR]} error, {counts[State.TIMEOUT]} timeout; the budget is {settings.failure_budget}"
+        return f"{lost} of the requests failed in transport ({parts})" + (f"; {stopped}" if stopped else "")
+    if stopped and not stopped.startswith(CATASTROPHE):
+        return f"{counts[State.SKIPPED]} of the planned questions were not answered: {stopped}"
+    return None if answered else "no question was answered"
+
+
+def _notes(identity: Identity, counts: Mapping[State, int], answered: Sequence[Sample]) -> list[str]:
+    notes = []
+    settings = identity.settings
+    if settings.synthetic_weights:
+        notes.append("the weights are synthetic (random): the check is that every answer came through the transfer")
+    if identity.custom_data:
+        notes.append(f"custom data (sha256 {identity.sha256[:16]}): the score compares with no published figure")
+    if counts[State.TRUNCATED] > _TRUNCATED_SHARE * len(answered) and not settings.synthetic_weights:
+        notes.append(
+            f"{counts[State.TRUNCATED]} answers were truncated; raise --max-tokens (now {settings.max_tokens})"
+        )
+    return notes
+
+
+def _quarters(answered: Sequence[Sample]) -> tuple[Quarter, ...]:
+    cuts = [len(answered) * part // 4 for part in range(5)]
+    parts = [answered[first:past] for first, past in pairwise(cuts)]
+    return tuple(Quarter(answered=len(part), right=sum(sample.correct for sample in part)) for part in parts)
+
+
+def _failures(samples: Sequence[Sample]) -> tuple[FailureClass, ...]:
+    classes: dict[tuple[State, str, int | None, str], list[Sample]] = {}
+    for sample in samples:
+        if sample.failure:
+            alike = re.sub(r"[0-9a-f]{8,}|\d+(\.\d+)?", "N", sample.failure.message)
+            classes.setdefault((sample.state, sample.failure.kind, sample.failure.status, alike), []).append(sample)
+    entries = [_failure_class(members) for members in classes.values()]
+    return tuple(sorted(entries, key=lambda entry: -entry.count))
+
+
+def _failure_class(members: Sequence[Sample]) -> FailureClass:
+    first = members[0].failure
+    assert first is not None
+    rooms = {sample.failure.room for sample in members if sample.failure and sample.failure.room}
+    return FailureClass(
+        state=members[0].state,
+        kind=first.kind,
+        status=first.status,
+        count=len(members),
+        message=first.message,
+        rids=tuple(sample.rid for sample in members[:5]),
+        rooms=tuple(sorted(rooms)[:5]),
+    )
+
+
+def _hung(samples: Sequence[Sample]) -> tuple[Mapping[str, Any], ...]:
+    hung = [sample for sample in samples if sample.state is State.TIMEOUT]
+    return tuple(
+        {
+            "rid": sample.rid,
+            "id": sample.id,
+            "deadline": sample.failure.kind if sample.failure else None,
+            "age_s": round(sample.end_to_end_s, 3),
+            "bytes_received": sample.bytes_received,
+        }
+        for sample in hung[:_HUNG_LISTED]
+    )
+
+
+def _latency(answered: Sequence[Sample]) -> dict[str, Percentiles | None]:
+    return {
+        "first_token": percentiles(sample.first_token_s for sample in answered),
+        "second_token_gap": percentiles(sample.second_token_gap_s for sample in answered),
+        "inter_token": histogram_percentiles(sample.gaps for sample in answered),
+        "per_output_token": percentiles(sample.tpot_s for sample in answered),
+        "end_to_end": percentiles(sample.end_to_end_s for sample in answered),
+    }
+
+
+def _wall(samples: Sequence[Sample]) -> float:
+    if not samples:
+        return 0.0
+    return max(sample.started_at + sample.end_to_end_s for sample in samples) - min(
+        sample.started_at for sample in samples
+    )
+
+
+def _cached(answered: Sequence[Sample]) -> int | None:
+    known = [sample.cached_tokens for sample in answered if sample.cached_tokens is not None]
+    return sum(known) if known else None

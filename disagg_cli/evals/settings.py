@@ -1,0 +1,75 @@
+"""What a run is asked to do."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from disagg_cli.errors import UsageError
+from disagg_cli.evals.client import Deadlines
+from disagg_cli.evals.data import DatasetName
+from disagg_cli.evals.statistics import Gate
+
+DEFAULT_QUESTIONS = 200
+_LONGEST_RUN_S = 7200.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalSettings:
+    """One GSM8K run. The defaults suit a base model behind `/v1/completions`.
+
+    `questions`: None takes 200, or all where there are fewer. `model`: None asks the server. `failure_budget`: requests
+    that may fail in transport before the run is not judged. `synthetic_weights`: the model has random weights, so that
+    the score means nothing, and the report says so.
+    """
+
+    dataset: DatasetName = "gsm8k"
+    data: Path | None = None
+    questions: int | None = None
+    shots: int = 8
+    concurrency: int = 64
+    max_tokens: int = 512
+    baseline: float | None = None
+    margin: float = 0.03
+    alpha: float = 0.01
+    floor: float | None = None
+    seed: int = 42
+    model: str | None = None
+    stream: bool = True
+    failure_budget: int = 0
+    synthetic_weights: bool = False
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run. UsageError names the option."""
+        for name, value, least in (
+            ("questions", self.questions or 1, 1),
+            ("shots", self.shots, 0),
+            ("concurrency", self.concurrency, 1),
+            ("max-tokens", self.max_tokens, 1),
+            ("failure-budget", self.failure_budget, 0),
+        ):
+            if value < least:
+                raise UsageError(f"--{name} is {value}; it must be at least {least}")
+        for name, share in (
+            ("baseline", self.baseline),
+            ("margin", self.margin),
+            ("alpha", self.alpha),
+            ("floor", self.floor),
+        ):
+            if share is not None and not 0 < share < 1:
+                raise UsageError(
+                    f"--{name} is {share}; it must be a share between 0 and 1", fix=f"--{name} 0.961, not 96.1"
+                )
+
+    @property
+    def gate(self) -> Gate | None:
+        """What the score is held against; None without a baseline."""
+        if self.baseline is None:
+            return None
+        return Gate(baseline=self.baseline, margin=self.margin, alpha=self.alpha, floor=self.floor)
+
+    def run_deadline_s(self, planned: int) -> float:
+        """The given deadline of the whole run, else the time that all requests could take, at most two hours."""
+        if self.deadlines.run_s is not None:
+            return self.deadlines.run_s
+        rounds = -(-planned // self.concurrency)
+        return min(rounds * self.deadlines.request_s + 10, _LONGEST_RUN_S)

@@ -1,0 +1,70 @@
+"""Sessions of processes on this machine: who belongs to one, and how to end it."""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterable
+
+import psutil
+
+
+def members(session: int) -> tuple[int, ...]:
+    """Pids of a session, zombies left out. They outlive the leader whose pid names the session."""
+    return tuple(pid for pid in psutil.pids() if _session_of(pid) == session and _runs(pid))
+
+
+def born(pid: int) -> float:
+    """When a process started, in seconds since the epoch; 0 if it is gone."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return 0.0
+
+
+def same_process(pid: int, born_at: float) -> bool:
+    """Whether this pid still is the process that started then."""
+    return born_at > 0 and abs(born(pid) - born_at) < 1.0 and _runs(pid)
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL every process of a session."""
+    for pid in members(session):
+        send(pid, signal.SIGKILL)
+
+
+def send(pid: int, signum: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def taken(address: str, ports: Iterable[int]) -> tuple[int, ...]:
+    """Ports that cannot be bound at this address now."""
+    return tuple(port for port in ports if not _can_bind(address, port))
+
+
+def _can_bind(address: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do: connections that linger from a run that has just ended do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,137 @@
+"""This machine, CPU platform: servers forked from one parent that has imported SGLang (connector/host_memory/warm_parent).
+
+Everything that is no SGLang server, such as the router, starts cold.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.connector.host_memory import mode
+from disagg_cli.engine.commands import Command
+from disagg_cli.errors import LaunchFailed
+from disagg_cli.executors import sessions
+from disagg_cli.executors.local import LocalExecutor, environment, handle
+from disagg_cli.executors.protocol import Handle
+
+SHARED_PARENT = "DISAGG_WARM_PARENT"
+"""Environment variable: the socket of a parent that runs already. It is used and left running."""
+
+SERVER = ("-m", "sglang.launch_server")
+READY_S = 180.0
+ANSWER_S = 20.0
+
+
+class WarmExecutor(LocalExecutor):
+    """Forks SGLang servers from a warm parent. The parent kills them if this process disappears."""
+
+    def __init__(self, socket: Path, log: Path) -> None:
+        super().__init__()
+        self._socket = socket
+        self._log = log
+        self._parent: asyncio.subprocess.Process | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._turn = asyncio.Lock()
+        self._forked: dict[int, int | None] = {}
+
+    async def open(self) -> None:
+        """Start the parent, or find the shared one, and connect. LaunchFailed if it does not get ready."""
+        if shared := os.environ.get(SHARED_PARENT):
+            self._socket = Path(shared)
+        else:
+            await self._start_parent()
+        try:
+            self._streams = await asyncio.open_unix_connection(self._socket)
+        except OSError as error:
+            raise LaunchFailed(f"no warm parent answers: {error}", where=str(self._socket)) from None
+
+    async def start(self, command: Command, log: Path) -> Handle:
+        """Start a process: servers warm, all else cold."""
+        if command.argv[1:3] != SERVER:
+            return await super().start(command, log)
+        request = {"argv": list(command.argv[3:]), "env": environment(command), "log": str(log)}
+        pid = (await self._ask({"start": request}))["pid"]
+        self._forked[pid] = None
+        return handle(command, pid, log)
+
+    async def poll(self, handle: Handle) -> int | None:
+        """Exit code, -N for signal N, None while it runs."""
+        if handle.pid not in self._forked:
+            return await super().poll(handle)
+        if self._forked[handle.pid] is None:
+            self._forked[handle.pid] = (await self._ask({"poll": handle.pid}))["exit"]
+        return self._forked[handle.pid]
+
+    async def terminate(self, handle: Handle) -> None:
+        """Ask the process to end."""
+        if handle.pid not in self._forked:
+            await super().terminate(handle)
+        elif await self.poll(handle) is None:
+            sessions.send(handle.pid, signal.SIGTERM)
+
+    async def survivors(self, handle: Handle) -> tuple[int, ...]:
+        """Pids of the session that still run."""
+        if handle.pid not in self._forked:
+            return await super().survivors(handle)
+        await self.poll(handle)
+        return sessions.members(handle.pid)
+
+    async def close(self) -> None:
+        """Let go of the parent; it ends unless it is shared, and with it all servers that are still there."""
+        if self._streams:
+            self._streams[1].close()
+        if self._parent and self._parent.returncode is None:
+            assert self._parent.stdin
+            self._parent.stdin.close()
+            try:
+                await asyncio.wait_for(self._parent.wait(), 3)
+            except TimeoutError:
+                self._parent.kill()
+                await self._parent.wait()
+
+    async def _start_parent(self) -> None:
+        settings = {**os.environ, **mode.IMPORT_TIME_ENV}
+        with self._log.open("ab") as log:
+            self._parent = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "disagg_cli.connector.host_memory.warm_parent",
+                str(self._socket),
+                env=settings,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert self._parent.stdout
+        try:
+            async with asyncio.timeout(READY_S):
+                while line := await self._parent.stdout.readline():
+                    if line == b"ready\n":
+                        return
+        except TimeoutError:
+            raise LaunchFailed(f"the warm parent was not ready after {READY_S:.0f} s", where=str(self._log)) from None
+        raise LaunchFailed(
+            f"the warm parent died while it imported SGLang (exit code {await self._parent.wait()})",
+            where=str(self._log),
+            fix="try --cold, which starts each server by its ordinary command line",
+        )
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._streams, "open() comes first"
+        reader, writer = self._streams
+        async with self._turn:
+            writer.write(json.dumps(request).encode() + b"\n")
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    line = await reader.readline()
+            except (TimeoutError, ConnectionError):
+                line = b""
+        if not line:
+            raise LaunchFailed("the warm parent no longer answers", where=str(self._log))
+        answer: dict[str, Any] = json.loads(line)
+        return answer

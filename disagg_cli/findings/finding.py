@@ -1,0 +1,72 @@
+"""A finding: something a rule says about a topology. The catalogue holds what every finding of a code shares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from disagg_cli.kv.facts import read_facts
+
+
+class Severity(StrEnum):
+    """How much a finding weighs: an error stops a launch, a warning and a note do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """What the catalogue says about a code: its page, for `disagg explain CODE`."""
+
+    code: str
+    name: str
+    title: str
+    severity: Severity
+    why: str
+    fix: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One complaint about one place (`where`: `prefill`, `decode[1].tp`), with what to do about it."""
+
+    code: str
+    severity: Severity
+    message: str
+    fix: str
+    source: str
+    where: str
+
+    def document(self) -> dict[str, str]:
+        """The finding as JSON shows it."""
+        return {
+            "code": self.code,
+            "severity": self.severity.value,
+            "message": self.message,
+            "fix": self.fix,
+            "source": self.source,
+            "where": self.where,
+        }
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """Every code with its entry, in order of code."""
+    facts: Mapping[str, Mapping[str, Any]] = read_facts(Path(__file__).with_name("catalogue.yaml"))
+    return MappingProxyType(
+        {code: Entry(**{**fact, "code": code, "severity": Severity(fact["severity"])}) for code, fact in facts.items()}
+    )
+
+
+def finding(code: str, message: str, *, where: str, fix: str | None = None) -> Finding:
+    """Make a finding of a known code; the catalogue gives severity, source, and the fix where none is better."""
+    entry = catalogue()[code]
+    return Finding(
+        code=code, severity=entry.severity, message=message, fix=fix or entry.fix, source=entry.source, where=where
+    )

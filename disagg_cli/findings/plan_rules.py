@@ -1,0 +1,161 @@
+"""Rules about the head-slice plan and what the connector does with it. One function per rule.
+
+A rule takes what was judged about one decode pool (or the whole deployment) and yields its findings.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from disagg_cli.connector.case import Outcome
+from disagg_cli.connector.releases import Choice
+from disagg_cli.connector.verdict import Verdict
+from disagg_cli.findings.finding import Finding, finding
+from disagg_cli.kv import heads
+from disagg_cli.kv.layout import KVLayout, LayoutKind
+from disagg_cli.kv.parallelism import Parallelism
+from disagg_cli.kv.plan import SlicePlan
+
+_CODES: Mapping[Outcome, str] = MappingProxyType(
+    {
+        Outcome.HANG: "DSG111",
+        Outcome.WRONG_BYTES: "DSG112",
+        Outcome.EARLY_DONE: "DSG113",
+        Outcome.ZERO_DIVISION: "DSG114",
+        Outcome.NOT_FOUND: "DSG115",
+        Outcome.EMPTY_TRANSFER: "DSG115",
+        Outcome.ASSERTION: "DSG115",
+        Outcome.RUNTIME_ERROR: "DSG116",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What the rules look at: one prefill/decode pair, its plan and its verdict. `where` names the decode pool."""
+
+    layout: KVLayout
+    prefill: Parallelism
+    decode: Parallelism
+    plan: SlicePlan | None
+    verdict: Verdict
+    choice: Choice
+    where: str = "decode"
+
+    @property
+    def sides(self) -> Mapping[str, Parallelism]:
+        """Both sides, by where they are written."""
+        return {"prefill": self.prefill, self.where: self.decode}
+
+
+def judge_plan(judged: Judged) -> tuple[Finding, ...]:
+    """All findings about one prefill/decode pair."""
+    return tuple(found for rule in RULES for found in rule(judged))
+
+
+def tp_not_multiple(judged: Judged) -> Iterator[Finding]:
+    """DSG101: neither attention TP is a multiple of the other."""
+    p, d = judged.prefill.attention_tp, judged.decode.attention_tp
+    if not heads.aligned(p, d):
+        message = f"prefill attention TP {p} and decode attention TP {d}: neither is a multiple of the other"
+        yield finding("DSG101", message, where=f"{judged.where}.tp")
+
+
+def heads_not_loadable(judged: Judged) -> Iterator[Finding]:
+    """DSG102: the model's heads do not spread evenly over a side's ranks."""
+    layout = judged.layout
+    for where, side in judged.sides.items():
+        tp = side.attention_tp
+        if layout.kind is not LayoutKind.MLA and not heads.loadable(layout.total_kv_heads, tp):
+            message = f"{layout.total_kv_heads} KV heads do not spread evenly over attention TP {tp}"
+            yield finding("DSG102", message, where=f"{where}.tp")
+        elif layout.attention_heads and layout.attention_heads % tp:
+            message = f"{layout.attention_heads} attention heads do not spread evenly over attention TP {tp}"
+            yield finding("DSG102", message, where=f"{where}.tp")
+
+
+def decode_pipeline(judged: Judged) -> Iterator[Finding]:
+    """DSG103: the decode's pipeline stages are neither 1 nor the prefill's."""
+    if judged.decode.pp not in (1, judged.prefill.pp):
+        message = f"decode pp {judged.decode.pp} with prefill pp {judged.prefill.pp}"
+        yield finding("DSG103", message, where=f"{judged.where}.pp")
+
+
+def idle_dp_attention(judged: Judged) -> Iterator[Finding]:
+    """DSG104: DP attention is on, and dp is 1."""
+    for where, side in judged.sides.items():
+        if side.dp_attention and side.dp == 1:
+            yield finding("DSG104", "DP attention is on with dp 1", where=f"{where}.dp_attention")
+
+
+def plain_dp_prefill(judged: Judged) -> Iterator[Finding]:
+    """DSG105: the prefill has dp above 1 without DP attention."""
+    if judged.prefill.dp > 1 and not judged.prefill.dp_attention:
+        yield finding("DSG105", f"prefill dp {judged.prefill.dp} without DP attention", where="prefill.dp")
+
+
+def connector_outcome(judged: Judged) -> Iterator[Finding]:
+    """DSG111 to DSG116: what this release does with the plan, and the first release that is right."""
+    verdict = judged.verdict
+    code = _CODES.get(verdict.outcome)
+    if code is None:
+        return
+    fix = f"install sglang>={verdict.minimum_release}" if verdict.minimum_release else _without_release(judged)
+    message = f"SGLang {judged.choice.sglang}, {head_case(judged)}: {verdict.reason}"
+    yield finding(code, message, where=judged.where, fix=fix)
+
+
+def no_safe_release(judged: Judged) -> Iterator[Finding]:
+    """DSG121: this release is not right, and no later one will help."""
+    verdict = judged.verdict
+    if verdict.outcome in _CODES and verdict.minimum_release is None:
+        message = f"{head_case(judged)}: no SGLang release through the newest known is right"
+        yield finding("DSG121", message, where=judged.where, fix=_without_release(judged))
+
+
+def unknown_release(judged: Judged) -> Iterator[Finding]:
+    """DSG131: the release is newer than those known."""
+    if judged.choice.newer_than_known:
+        message = f"SGLang {judged.choice.sglang} is judged as {judged.choice.release.name}, the newest known"
+        yield finding("DSG131", message, where="engine")
+
+
+def mixed_pools(verdict: Verdict, decode_pools: Sequence[Parallelism]) -> Iterator[Finding]:
+    """DSG122: decode pools that need the prefill's heads cut in different ways."""
+    if not verdict.ok:
+        sizes = ", ".join(str(pool.attention_tp) for pool in decode_pools)
+        yield finding("DSG122", f"decode pools of attention TP {sizes}: {verdict.reason}", where="decode")
+
+
+RULES: tuple[Callable[[Judged], Iterator[Finding]], ...] = (
+    tp_not_multiple,
+    heads_not_loadable,
+    decode_pipeline,
+    idle_dp_attention,
+    plain_dp_prefill,
+    connector_outcome,
+    no_safe_release,
+    unknown_release,
+)
+
+
+def head_case(judged: Judged) -> str:
+    """Name how heads are spread between the two sides, in one phrase with the sizes."""
+    p, d, t = judged.prefill.attention_tp, judged.decode.attention_tp, judged.layout.total_kv_heads
+    return f"TP{p} -> TP{d} with {t} KV heads ({_spread(p, d, t)})"
+
+
+def _spread(p: int, d: int, t: int) -> str:
+    if p == d:
+        return "equal TP"
+    if p > d:
+        return "prefill wider, heads replicated" if p > t else "prefill wider"
+    if d <= t:
+        return "decode wider"
+    return "both sides replicate heads, decode wider" if p > t else "decode wider, heads replicated"
+
+
+def _without_release(judged: Judged) -> str:
+    """Sizes that work on the newest known release, where no release is right for those asked for."""
+    t, d = judged.layout.total_kv_heads, judged.decode.attention_tp
+    return f"use a prefill attention TP of at most {t} (the KV heads), or of {d} and more (the decode's)"

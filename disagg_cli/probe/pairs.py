@@ -1,0 +1,150 @@
+"""Readiness is a transfer: every prefill/decode pair is driven directly, without a router, with a prompt of its own.
+
+A pair is driven by sending the same request to both servers with the same bootstrap host, port and room; the answer is
+decode's. Its first token comes from prefill; the second needs the KV cache that NIXL moved. Health checks stay green when
+that transfer is broken (SGLang 0.5.6 to 0.5.23).
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import aiohttp
+
+from disagg_cli.errors import ProbeFailed
+from disagg_cli.topology.deployment import Worker
+
+TOKENS = 4
+AT_ONCE = 4
+"""Pairs driven side by side. The first transfer of a pair sets up connections and descriptors on both sides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairResult:
+    """One pair's proof. Seconds; error says what came instead of an answer, and is None for a pair that moved KV."""
+
+    prefill: str
+    decode: str
+    first_token_s: float | None
+    total_s: float
+    tokens: int
+    error: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the pair answered with tokens that need the transferred KV."""
+        return self.error is None
+
+    def document(self) -> dict[str, Any]:
+        """The result as JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+async def prove_pairs(
+    pairs: Sequence[tuple[Worker, Worker]], *, timeout_s: float, done: Callable[[PairResult], None]
+) -> tuple[PairResult, ...]:
+    """Drive every pair, a few at a time; `done` hears of each as it ends. Each pair has `timeout_s` seconds."""
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def prove(prefill: Worker, decode: Worker) -> PairResult:
+        async with turn:
+            result = await prove_pair(session, prefill, decode, timeout_s=timeout_s)
+        done(result)
+        return result
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+        return tuple(await asyncio.gather(*(prove(prefill, decode) for prefill, decode in pairs)))
+
+
+async def prove_pair(
+    session: aiohttp.ClientSession, prefill: Worker, decode: Worker, *, timeout_s: float
+) -> PairResult:
+    """Move KV from one prefill to one decode with a prompt that no other request has sent."""
+    begun = time.monotonic()
+    seen = _Seen()
+    try:
+        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as both:
+            request = _request(prefill, decode)
+            both.create_task(_drain(session, prefill, request))
+            both.create_task(_follow(session, decode, request, seen))
+        error = _fault(seen.last)
+    except TimeoutError:
+        error = f"no {'answer' if seen.first is None else 'second token'} within {timeout_s:.0f} s"
+    except ExceptionGroup as group:
+        error = "; ".join(str(cause) or type(cause).__name__ for cause in group.exceptions)
+    return PairResult(
+        prefill=prefill.name,
+        decode=decode.name,
+        first_token_s=round(seen.first - begun, 3) if seen.first else None,
+        total_s=round(time.monotonic() - begun, 3),
+        tokens=_tokens(seen.last),
+        error=error,
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What has come from decode so far."""
+
+    first: float | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+
+
+def _request(prefill: Worker, decode: Worker) -> dict[str, Any]:
+    nonce = secrets.token_hex(4)
+    return {
+        "text": f"Proof {nonce} from {prefill.name} to {decode.name}: one two three four five six seven eight nine ten",
+        "sampling_params": {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True},
+        "stream": True,
+        "bootstrap_host": prefill.host.address,
+        "bootstrap_port": prefill.ports.bootstrap,
+        "bootstrap_room": secrets.randbits(63),
+    }
+
+
+async def _drain(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any]) -> None:
+    async for _ in _events(session, worker, request):
+        pass
+
+
+async def _follow(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any], seen: _Seen) -> None:
+    async for event in _events(session, worker, request):
+        seen.first = seen.first or time.monotonic()
+        seen.last = event
+
+
+async def _events(
+    session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
+    """The JSON events of a streamed answer. ProbeFailed for an HTTP error, or an error that comes inside the stream."""
+    try:
+        async with session.post(f"{worker.url}/generate", json=request) as response:
+            if response.status != 200:
+                raise ProbeFailed(f"{worker.name} answered HTTP {response.status}: {(await response.text())[:300]}")
+            async for line in response.content:
+                data = line.removeprefix(b"data: ").strip()
+                if data.startswith(b"{"):
+                    event = json.loads(data)
+                    if "error" in event:
+                        raise ProbeFailed(f"{worker.name} answered an error: {str(event['error'])[:300]}")
+                    yield event
+    except (aiohttp.ClientError, ValueError) as error:
+        raise ProbeFailed(f"{worker.name}: {type(error).__name__}: {error}") from None
+
+
+def _tokens(event: dict[str, Any]) -> int:
+    return int(event.get("meta_info", {}).get("completion_tokens") or 0)
+
+
+def _fault(last: dict[str, Any]) -> str | None:
+    """What is wrong with an answer that came to its end, if anything."""
+    reason = last.get("meta_info", {}).get("finish_reason") or {}
+    if reason.get("type") not in ("length", "stop"):
+        return f"decode ended with {reason or 'no finish reason'}"
+    if _tokens(last) < TOKENS:
+        return f"decode made {_tokens(last)} of {TOKENS} tokens"
+    return None

@@ -1,0 +1,32 @@
+"""One request through the router: what clients will do, once every pair behind it is proven."""
+
+import asyncio
+import time
+from typing import Any
+
+import aiohttp
+
+from disagg_cli.errors import ProbeFailed
+
+PAUSE_S = 0.3
+
+
+async def prove_router(url: str, model: str, *, timeout_s: float) -> dict[str, Any]:
+    """Ask until the router answers with tokens. It says 503 until it has seen its workers. ProbeFailed after `timeout_s`."""
+    begun = time.monotonic()
+    refusal = "it did not listen"
+    request = {"model": model, "prompt": "One, two, three,", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+    try:
+        async with asyncio.timeout(timeout_s), aiohttp.ClientSession() as session:
+            while True:
+                try:
+                    async with session.post(f"{url}/v1/completions", json=request) as response:
+                        if response.status == 200:
+                            tokens = (await response.json())["usage"]["completion_tokens"]
+                            return {"url": url, "tokens": tokens, "total_s": round(time.monotonic() - begun, 3)}
+                        refusal = f"HTTP {response.status}: {(await response.text())[:200]}"
+                except (aiohttp.ClientConnectionError, OSError) as error:
+                    refusal = str(error)
+                await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        raise ProbeFailed(f"the router at {url} answered no request within {timeout_s:.0f} s: {refusal}") from None

@@ -1,0 +1,170 @@
+"""What other terminals do with a run: look at it, follow its logs, stop it. All they have is its directory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
+from disagg_cli.executors import sessions
+from disagg_cli.runtime.rundir import RunDir
+
+STOP_S = 15.0
+FOLLOW_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """A run as its state.json tells it, and whether the process that supervises it is still there."""
+
+    state: dict[str, Any]
+    supervised: bool
+
+    @property
+    def phase(self) -> str:
+        """The run's phase; `lost` where nobody supervises a run that has not ended."""
+        phase = str(self.state["phase"])
+        return phase if self.supervised or phase == "ended" else "lost"
+
+    def document(self) -> dict[str, Any]:
+        """The status as JSON."""
+        return {**self.state, "schema": "disagg.status/1", "phase": self.phase, "supervised": self.supervised}
+
+
+def status(run: RunDir) -> Status:
+    """Read what a run is doing."""
+    state = run.read("state.json")
+    if not state:
+        raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
+    return Status(state=state, supervised=sessions.same_process(state["pid"], state["born"]))
+
+
+def stop(run: RunDir) -> tuple[str, ...]:
+    """End a run and wait until all its processes are gone. Return the names of those that its supervisor had left behind."""
+    now = status(run)
+    if now.supervised:
+        sessions.send(now.state["pid"], signal.SIGTERM)
+        _wait_until_gone(now.state["pid"], now.state["born"])
+    return _end_leftovers(status(run).state)
+
+
+def _wait_until_gone(pid: int, born: float) -> None:
+    deadline = time.monotonic() + STOP_S
+    while sessions.same_process(pid, born):
+        if time.monotonic() > deadline:
+            sessions.send(pid, signal.SIGKILL)
+            return
+        time.sleep(0.1)
+
+
+def _end_leftovers(state: dict[str, Any]) -> tuple[str, ...]:
+    """End the sessions of processes that outlived their supervisor. LaunchFailed if some do not go."""
+    found: list[str] = []
+    deadline = time.monotonic() + STOP_S
+    while left := [process for process in state["processes"] if _session_runs(process)]:
+        found += [process["name"] for process in left if process["name"] not in found]
+        if time.monotonic() > deadline:
+            raise LaunchFailed(f"still running after SIGKILL: {', '.join(found)}")
+        for process in left:
+            sessions.kill_session(process["pid"])
+        time.sleep(0.1)
+    return tuple(found)
+
+
+def _session_runs(process: dict[str, Any]) -> bool:
+    """Whether anything of a process's session runs. A pid that was given to a younger process is not it."""
+    pid, born = process["pid"], process["born"]
+    if pid is None:
+        return False
+    leader_now = sessions.born(pid)
+    reused = leader_now > 0 and not sessions.same_process(pid, born)
+    return not reused and bool(sessions.members(pid))
+
+
+def logs_of(run: RunDir, process: str | None) -> list[Path]:
+    """The logs to show: one process's, or all. UsageError names those that exist."""
+    logs = sorted(run.logs.glob("*.log"))
+    if process is None:
+        return logs
+    chosen = [log for log in logs if log.stem == process]
+    if not chosen:
+        raise UsageError(f"no log of {process} in {run.path.name}", fix=f"there are: {', '.join(p.stem for p in logs)}")
+    return chosen
+
+
+def read_logs(run: RunDir, logs: list[Path], *, lines: int, follow: bool) -> Iterator[tuple[str, str]]:
+    """Yield (process, line): the last lines of each log, then what is added until the run has ended, if `follow`."""
+    places: dict[Path, int] = {}
+    for log in logs:
+        text, places[log] = _new_text(log, 0)
+        yield from ((log.stem, line) for line in text.splitlines()[-lines:])
+    while follow and status(run).phase != "ended":
+        time.sleep(FOLLOW_S)
+        for log in logs:
+            text, places[log] = _new_text(log, places[log])
+            yield from ((log.stem, line) for line in text.splitlines())
+
+
+def _new_text(log: Path, start: int) -> tuple[str, int]:
+    """Whole lines after `start`, and where they end."""
+    with log.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    data = data[: data.rfind(b"\n") + 1]
+    return data.decode(errors="replace"), start + len(data)
+
+
+def start_detached(config: Path, run: RunDir, flags: Sequence[str]) -> int:
+    """Start `disagg launch` in a session of its own, writing to the run's launch.log. Return its pid."""
+    command = [sys.executable, "-m", "disagg_cli", "launch", str(config), "--run-dir", str(run.path), *flags]
+    with (run.path / "launch.log").open("ab") as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    return child.pid
+
+
+def follow_until_serving(run: RunDir, pid: int) -> Iterator[str]:
+    """Yield what happens in a detached run until it serves. LaunchFailed, or what ended it, if it does not."""
+    events, place = run.path / "events.jsonl", 0
+    while True:
+        code = _exit_code(pid)
+        if events.exists():
+            text, place = _new_text(events, place)
+            yield from (str(json.loads(line)["text"]) for line in text.splitlines())
+        if run.read("state.json").get("phase") == "serving":
+            return
+        if code is not None:
+            raise _ended_early(run, code)
+        time.sleep(FOLLOW_S)
+
+
+def _ended_early(run: RunDir, code: int) -> DisaggError:
+    reason = run.read("state.json").get("reason") or _new_text(run.path / "launch.log", 0)[0].strip()
+    kinds = {kind.exit_code: kind for kind in DisaggError.__subclasses__()}
+    return kinds.get(code, LaunchFailed)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
+
+
+def _exit_code(pid: int) -> int | None:
+    """The exit code of a child, None while it runs."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+def summary(run: RunDir) -> dict[str, Any]:
+    """How a run stands, in one document: what `launch --json` prints."""
+    state = run.read("state.json")
+    keys = ("run", "name", "url", "phase", "exit_code", "reason")
+    return {
+        "schema": "disagg.launch/1",
+        **{key: state.get(key) for key in keys},
+        "directory": str(run.path),
+        "probe": run.read("probe.json"),
+        "eval": run.read("eval/summary.json"),
+    }

@@ -1,0 +1,227 @@
+"""A launch from the first process to the last one gone: start, prove, eval, hold, stop."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.engine.installed import version_of, versions
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, ProbeFailed, UsageError
+from disagg_cli.executors.local import LocalExecutor
+from disagg_cli.executors.protocol import Executor
+from disagg_cli.executors.warm import WarmExecutor
+from disagg_cli.probe.pairs import PairResult, prove_pairs
+from disagg_cli.probe.router import prove_router
+from disagg_cli.rehearsal.synthetic import materialize
+from disagg_cli.runtime import rundir
+from disagg_cli.runtime.prepare import Prepared
+from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.state import ProcessState, Recorder, RunState
+from disagg_cli.runtime.supervisor import Supervisor, indented, tail
+from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How to launch. warm: fork servers from one parent that has imported SGLang; CPU platforms only."""
+
+    warm: bool
+    exit_after_eval: bool
+
+
+def record(prepared: Prepared, directory: RunDir) -> Recorder:
+    """Write down what is about to be started, and begin the run's record."""
+    directory.write_text("topology.yaml", prepared.config.read_text())
+    directory.write("deployment.json", prepared.document())
+    directory.write("plan.json", prepared.plan_document())
+    directory.write("versions.json", {"schema": "disagg.versions/1", "versions": versions()})
+    directory.write_text(
+        "commands.sh", "".join(f"# {c.name} on {c.host.name}\n{c.shell()}\n" for c in prepared.commands)
+    )
+    deployment = prepared.deployment
+    urls = {worker.name: worker.url for worker in deployment.workers} | {"router": deployment.router.url}
+    processes = {
+        command.name: ProcessState(
+            name=command.name,
+            role=command.name.partition("-")[0],
+            url=urls.get(command.name, ""),
+            log=str(directory.log(command.name)),
+        )
+        for command in prepared.commands
+    }
+    state = RunState(run=directory.path.name, name=deployment.name, url=deployment.router.url, processes=processes)
+    recorder = Recorder(directory, state)
+    recorder.save()
+    return recorder
+
+
+async def check_machine(prepared: Prepared) -> None:
+    """Find what would make processes fail here, before the first one. PlanRefused names it."""
+    if prepared.deployment.executor != "local":
+        raise UsageError(
+            f"the {prepared.deployment.executor} executor is not built yet",
+            fix="see the command lines with --dry-run, and start them by hand",
+        )
+    missing = [package for package in ("sglang", "nixl", "sglang-router") if version_of(package) is None]
+    if missing:
+        raise PlanRefused(f"not installed here: {', '.join(missing)}", fix="pip install 'disagg-cli[engine]'")
+    executor = LocalExecutor()
+    for address, wanted in prepared.ports().items():
+        if taken := await executor.taken_ports(address, wanted):
+            who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
+            raise PlanRefused(
+                f"ports that this topology needs are taken on {address}: {who}",
+                fix="stop what listens there (`disagg status` shows the last run), or change `ports:` or `router.port:`",
+            )
+
+
+class Launch:
+    """One launch. `run` returns normally, or raises what ended it, once every process has gone."""
+
+    def __init__(self, prepared: Prepared, options: Options, recorder: Recorder) -> None:
+        self.prepared = prepared
+        self.deployment = prepared.deployment
+        self.options = options
+        self.recorder = recorder
+        self.timeouts: Timeouts = ON_CPU if self.deployment.platform.on_cpu else ON_GPU
+        self.stop_asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.eval_error: DisaggError | None = None
+
+    async def run(self) -> None:
+        """Do all of it, and leave no process behind however it ends."""
+        self._listen_to_signals()
+        try:
+            await self._start_to_stop()
+        except DisaggError as error:
+            self._ended(error.exit_code, error.what)
+            raise
+        except BaseException as error:
+            self._ended(1, f"internal error: {type(error).__name__}: {error}")
+            raise
+        self._ended(0, "stopped")
+
+    async def _start_to_stop(self) -> None:
+        async with _executor(self.options, self.recorder) as executor:
+            supervisor = Supervisor(executor, self.recorder, self.timeouts)
+            try:
+                await self._until_stopped(self._sequence(executor, supervisor), supervisor.watch())
+            finally:
+                self.recorder.run_phase("stopping", "every process to end")
+                if left := await supervisor.stop(self.hurry):
+                    raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
+        if self.eval_error:
+            raise self.eval_error
+
+    async def _until_stopped(self, *work: Coroutine[Any, Any, None]) -> None:
+        """Run until the first of these ends, fails, or a stop is asked for."""
+        tasks = [asyncio.create_task(one) for one in (*work, self._stop())]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _stop(self) -> None:
+        await self.stop_asked.wait()
+        if self.recorder.state.phase != "serving":
+            raise Interrupted(f"interrupted while {self.recorder.state.phase}")
+
+    async def _sequence(self, executor: Executor, supervisor: Supervisor) -> None:
+        if self.deployment.model.synthetic:
+            materialize(self.deployment.model.synthetic, rundir.cache() / "synthetic")
+        if isinstance(executor, WarmExecutor):
+            self.recorder.run_phase("starting", "SGLang to be imported once")
+            await executor.open()
+        self.recorder.run_phase("starting", "workers to be healthy")
+        await supervisor.start(self.prepared.workers)
+        await supervisor.healthy(self.deployment.workers)
+        await supervisor.start([self.prepared.router])  # it needs healthy workers, and starts while pairs are proven
+        await self._prove()
+        await self._evaluate()
+        if not self.options.exit_after_eval:
+            self.recorder.run_phase("serving")
+            await asyncio.Event().wait()
+
+    async def _prove(self) -> None:
+        pairs = self.deployment.pairs
+        self.recorder.run_phase("probing", f"{len(pairs)} pair(s) to move KV")
+        timeout = self.deployment.probe.timeout_s
+        results = await prove_pairs(pairs, timeout_s=timeout, done=self._pair_done)
+        router: dict[str, Any] = {}
+        try:
+            self._require_proof(results)
+            self.recorder.state.waiting_for = "a request through the router"
+            router = await prove_router(
+                self.deployment.router.url, self.deployment.model.served_name, timeout_s=self.timeouts.router
+            )
+        finally:
+            self.recorder.directory.write(
+                "probe.json",
+                {"schema": "disagg.probe/1", "pairs": [result.document() for result in results], "router": router},
+            )
+        self.recorder.process_phase("router", "proven", f"answered after {router['total_s']:.1f} s")
+
+    def _pair_done(self, result: PairResult) -> None:
+        text = f"first token {result.first_token_s:.2f} s, all {result.total_s:.2f} s" if result.ok else result.error
+        self.recorder.event(
+            "pair", f"{result.prefill} -> {result.decode}: {'KV moved' if result.ok else 'FAILED'}, {text}"
+        )
+        if result.ok:
+            for name in (result.prefill, result.decode):
+                self.recorder.process_phase(name, "proven")
+
+    def _require_proof(self, results: Sequence[PairResult]) -> None:
+        failed = [result for result in results if not result.ok]
+        if not failed:
+            return
+        names = list(dict.fromkeys(name for result in failed for name in (result.prefill, result.decode)))
+        logs = "\n".join(f"{name}, last lines:\n{indented(tail(self.recorder.directory.log(name)))}" for name in names)
+        causes = [finding for plan in self.prepared.plans for finding in plan.findings]
+        likely = (
+            "; ".join(f"{f.code} {f.message}" for f in causes) or "unknown: the plan expects this release to be right"
+        )
+        raise ProbeFailed(
+            f"{len(failed)} of {len(results)} pair(s) did not move KV: "
+            + "; ".join(f"{r.prefill} -> {r.decode}: {r.error}" for r in failed)
+            + f"\nlikely cause: {likely}\n{logs}",
+            where=str(self.recorder.directory.logs),
+            fix="; ".join(dict.fromkeys(f.fix for f in causes)) or "read both workers' logs from the first request on",
+        )
+
+    async def _evaluate(self) -> None:
+        """Run the evals that the topology names. A gate that fails is reported when the run ends."""
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, self._signalled)
+
+    def _signalled(self) -> None:
+        """The first signal asks for a stop; a second one skips the time of grace."""
+        if self.stop_asked.is_set():
+            self.hurry.set()
+        self.stop_asked.set()
+
+    def _ended(self, exit_code: int, reason: str) -> None:
+        self.recorder.state.exit_code, self.recorder.state.reason = exit_code, reason
+        self.recorder.run_phase("ended")
+
+
+@contextlib.asynccontextmanager
+async def _executor(options: Options, recorder: Recorder) -> AsyncIterator[Executor]:
+    folder = Path(tempfile.mkdtemp(prefix="disagg-"))  # a Unix socket's path must be short
+    executor = (
+        WarmExecutor(folder / "warm.sock", recorder.directory.log("warm-parent")) if options.warm else LocalExecutor()
+    )
+    try:
+        yield executor
+    finally:
+        await executor.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,149 @@
+"""Everything that is decided before the first process: the deployment, its plan, its command lines."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.connector.releases import choose_release
+from disagg_cli.engine.commands import Command, Machine, router_command, worker_commands
+from disagg_cli.engine.installed import version_of
+from disagg_cli.errors import PlanRefused
+from disagg_cli.findings.finding import Finding, Severity
+from disagg_cli.findings.report import PlanReport, report_plan
+from disagg_cli.kv.layout import KVLayout
+from disagg_cli.kv.models import layout_for, layout_from_config
+from disagg_cli.kv.parallelism import Parallelism
+from disagg_cli.runtime import rundir
+from disagg_cli.topology.deployment import Deployment, Model, Role, Worker
+from disagg_cli.topology.loading import load_topology
+from disagg_cli.topology.resolve import resolve
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A deployment that is planned and judged, with the commands that would start it."""
+
+    config: Path
+    deployment: Deployment
+    plans: tuple[PlanReport, ...]
+    workers: tuple[Command, ...]
+    router: Command
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """All commands, in the order in which a person would type them."""
+        return (*self.workers, self.router)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Findings that forbid a start."""
+        return tuple(f for plan in self.plans for f in plan.findings if f.severity is Severity.ERROR)
+
+    def ports(self) -> dict[str, dict[int, str]]:
+        """What will listen where on each address: address -> port -> who."""
+        router = self.deployment.router
+        wanted: dict[str, dict[int, str]] = {
+            router.host.address: {router.port: "router", router.metrics_port: "router metrics"}
+        }
+        for worker in self.deployment.workers:
+            listens = {"http": worker.ports.http, "nccl": worker.ports.nccl}
+            if worker.role == "prefill":
+                listens["bootstrap"] = worker.ports.bootstrap
+            for share in worker.shares:
+                here = wanted.setdefault(share.host.address, {})
+                here |= {port: f"{worker.name} {what}" for what, port in listens.items()}
+        return wanted
+
+    def document(self) -> dict[str, Any]:
+        """The deployment as JSON, for deployment.json and --dry-run."""
+        return {
+            "schema": "disagg.deployment/1",
+            "config": str(self.config),
+            "name": self.deployment.name,
+            "platform": self.deployment.platform.name,
+            "model": self.deployment.model.name,
+            "executor": self.deployment.executor,
+            "router": self.deployment.router.url,
+            "processes": [
+                {"name": c.name, "host": c.host.name, "env": dict(c.env), "argv": list(c.argv)} for c in self.commands
+            ],
+            "workers": [asdict(worker) | {"url": worker.url} for worker in self.deployment.workers],
+        }
+
+    def plan_document(self) -> dict[str, Any]:
+        """The plan as JSON; several prefill pools give several plans."""
+        if len(self.plans) == 1:
+            return self.plans[0].document()
+        return {
+            "schema": "disagg.plans/1",
+            "plans": [plan.document() for plan in self.plans],
+            "ok": all(plan.ok for plan in self.plans),
+        }
+
+
+def prepare(config: Path) -> Prepared:
+    """Load, resolve, plan and judge a topology. UsageError or PlanRefused say what is wrong with it."""
+    deployment = resolve(load_topology(config))
+    machine = _machine(deployment)
+    path = model_path(deployment.model)
+    return Prepared(
+        config=config,
+        deployment=deployment,
+        plans=_plans(deployment),
+        workers=tuple(
+            command
+            for worker in deployment.workers
+            for command in worker_commands(deployment, worker, model_path=path, machine=machine)
+        ),
+        router=router_command(deployment, machine=machine),
+    )
+
+
+def model_path(model: Model) -> str:
+    """What servers load: the path or hub id as written, or where the synthetic model is, or will be, cached."""
+    if model.synthetic:
+        return str(rundir.cache() / "synthetic" / model.synthetic.key)
+    assert model.path
+    return model.path
+
+
+def refuse_errors(errors: Sequence[Finding], *, force: bool) -> None:
+    """Stop a launch that its plan forbids. PlanRefused repeats each finding with its fix."""
+    if errors and not force:
+        raise PlanRefused(
+            "the plan forbids this launch: " + "; ".join(f"{f.code} {f.message}" for f in errors),
+            where=", ".join(dict.fromkeys(f.where for f in errors)),
+            fix="; ".join(dict.fromkeys(f.fix for f in errors)) + " (or --force, to start it all the same)",
+        )
+
+
+def _machine(deployment: Deployment) -> Machine:
+    if any(not worker.host.local for worker in deployment.workers):
+        return Machine(python="python3")
+    return Machine(python=sys.executable, cores=tuple(sorted(os.sched_getaffinity(0))))
+
+
+def _plans(deployment: Deployment) -> tuple[PlanReport, ...]:
+    layout = _layout(deployment.model)
+    choice = choose_release(installed=version_of("sglang"))
+    decode = _pools(deployment, "decode")
+    return tuple(report_plan(layout, prefill, decode, choice) for prefill in _pools(deployment, "prefill"))
+
+
+def _layout(model: Model) -> KVLayout:
+    if model.synthetic:
+        return layout_from_config(model.synthetic.config(), name="synthetic")
+    assert model.path
+    return layout_for(model.path)
+
+
+def _pools(deployment: Deployment, role: Role) -> list[Parallelism]:
+    """Each different way in which workers of a role are divided, once."""
+    return list(dict.fromkeys(_parallelism(worker) for worker in deployment.role(role)))
+
+
+def _parallelism(worker: Worker) -> Parallelism:
+    return Parallelism(tp=worker.tp, dp=worker.dp, pp=worker.pp, dp_attention=worker.dp_attention)

@@ -1,0 +1,123 @@
+"""The directory of a run: what was planned, what was started, what happened. Nothing in it is needed to stop a run but
+state.json."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from disagg_cli.errors import UsageError
+
+HOME = "DISAGG_HOME"
+NO_RUN = UsageError("there is no run yet", fix="start one: disagg launch configs/1p2d-cpu.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths of one run, and how its files are written."""
+
+    path: Path
+
+    @property
+    def logs(self) -> Path:
+        """Folder with one log for each process."""
+        return self.path / "logs"
+
+    def log(self, process: str) -> Path:
+        """The log of a process."""
+        return self.logs / f"{process}.log"
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a JSON file so that a reader never sees half of it."""
+        self.write_text(name, json.dumps(document, indent=2) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file so that a reader never sees half of it."""
+        handle, draft = tempfile.mkstemp(dir=self.path, prefix=f".{name}-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(draft).rename(self.path / name)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Read a JSON file of the run; empty if it is not there."""
+        try:
+            document: dict[str, Any] = json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            return {}
+        return document
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Append one line to a JSON-lines file."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def home() -> Path:
+    """The folder of all that disagg keeps: $DISAGG_HOME, else the platform's state folder."""
+    return Path(os.environ.get(HOME) or platformdirs.user_state_dir("disagg"))
+
+
+def cache() -> Path:
+    """The folder of what can be made again, such as synthetic models."""
+    return home() / "cache" if os.environ.get(HOME) else Path(platformdirs.user_cache_dir("disagg"))
+
+
+def create(name: str) -> RunDir:
+    """Make the folder of a new run, readable by its owner alone, and make it the current one."""
+    runs = home() / "runs"
+    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(1000):
+        path = runs / (f"{name}-{stamp}" if attempt == 0 else f"{name}-{stamp}-{attempt}")
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        (path / "logs").mkdir(mode=0o700)
+        _point_current_at(path)
+        return RunDir(path)
+    raise UsageError(f"cannot make a new folder in {runs}")
+
+
+def current() -> RunDir:
+    """The last run that was launched. UsageError if there is none."""
+    path = (home() / "current").resolve()
+    if not path.is_dir():
+        raise NO_RUN
+    return RunDir(path)
+
+
+def find(run: str | None) -> RunDir:
+    """The run of this name, or the current one. UsageError names the runs that exist."""
+    if run is None:
+        return current()
+    path = home() / "runs" / run
+    if not path.is_dir():
+        known = sorted(p.name for p in (home() / "runs").glob("*")) if (home() / "runs").is_dir() else []
+        raise UsageError(
+            f"no run called {run}", fix=f"the newest are: {', '.join(known[-5:])}" if known else NO_RUN.fix
+        )
+    return RunDir(path)
+
+
+def current_router_url() -> str:
+    """Where the current run answers clients. UsageError if there is no run, or if it does not serve."""
+    state = current().read("state.json")
+    if state.get("phase") not in ("serving", "evaluating"):
+        raise UsageError(
+            f"the last run does not serve (it is {state.get('phase', 'unknown')})", fix="launch one, or give --url"
+        )
+    return str(state["url"])
+
+
+def _point_current_at(path: Path) -> None:
+    draft = home() / f".current-{os.getpid()}"
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(path)
+    draft.rename(home() / "current")

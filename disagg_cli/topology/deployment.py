@@ -1,0 +1,130 @@
+"""A topology with every choice made: which worker runs where, on which GPUs and ports. Frozen values, no behaviour."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from disagg_cli.topology.platforms import Platform
+from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, ProbeSpec, Scalar
+from disagg_cli.topology.synthetic import SyntheticModel
+
+Role = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A machine. address: what other hosts, and the servers' own sockets, use. gpus: how many it has."""
+
+    name: str
+    address: str
+    gpus: int
+    local: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """One worker's part of one host: its GPU indices there, empty on CPUs."""
+
+    host: Host
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ports:
+    """What a worker listens on. dist_init is used only where ranks meet over TCP (DP attention, several hosts)."""
+
+    http: int
+    bootstrap: int
+    nccl: int
+    dist_init: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """One SGLang server: one process per share, the first being the leader that answers HTTP."""
+
+    name: str
+    role: Role
+    pool: int
+    tp: int
+    dp: int
+    dp_attention: bool
+    pp: int
+    shares: tuple[Share, ...]
+    ports: Ports
+    args: Mapping[str, Scalar] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def host(self) -> Host:
+        """The host that answers HTTP."""
+        return self.shares[0].host
+
+    @property
+    def url(self) -> str:
+        """Where the worker answers HTTP."""
+        return f"http://{bracketed(self.host.address)}:{self.ports.http}"
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks, and so GPUs, the worker has over all hosts. Plain DP makes whole replicas."""
+        return self.tp * self.pp * (1 if self.dp_attention else self.dp)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Router:
+    """The sglang-router. host: the address that it binds."""
+
+    host: Host
+    port: int
+    metrics_port: int
+    policy: str
+    args: Mapping[str, Scalar]
+
+    @property
+    def url(self) -> str:
+        """Where clients send requests."""
+        return f"http://{bracketed(self.host.address)}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """What is served: a path or hub id, or a synthetic model."""
+
+    path: str | None
+    synthetic: SyntheticModel | None
+    served_name: str
+
+    @property
+    def name(self) -> str:
+        """What to call it on screen."""
+        return self.path or self.served_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """One prefill/decode deployment, resolved."""
+
+    name: str
+    platform: Platform
+    model: Model
+    workers: tuple[Worker, ...]
+    router: Router
+    executor: str
+    connector: ConnectorSpec
+    probe: ProbeSpec
+    eval: EvalSpec
+
+    def role(self, role: Role) -> tuple[Worker, ...]:
+        """The workers of one role, in order."""
+        return tuple(worker for worker in self.workers if worker.role == role)
+
+    @property
+    def pairs(self) -> tuple[tuple[Worker, Worker], ...]:
+        """Every prefill x decode pair: each of them may be asked to move KV."""
+        return tuple((p, d) for p in self.role("prefill") for d in self.role("decode"))
+
+
+def bracketed(address: str) -> str:
+    """Return an address as URLs want it: IPv6 in brackets."""
+    return f"[{address}]" if ":" in address else address
