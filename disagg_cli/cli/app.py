@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from disagg_cli import __version__
+from disagg_cli.cli import eval as evaluation
 from disagg_cli.cli import launch, plan, status
 from disagg_cli.errors import DisaggError, Interrupted
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for command in (plan.plan, launch.launch, status.status, status.logs, status.stop):
     app.command()(command)
+app.add_typer(evaluation.app, name="eval")
 
 
 def _version(*, asked: bool) -> None:

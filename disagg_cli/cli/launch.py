@@ -58,7 +58,7 @@ def _launch(
 ) -> None:
     import asyncio
 
-    from disagg_cli.console.launch_view import following
+    from disagg_cli.console.launch_view import LaunchView
     from disagg_cli.console.sink import write_json
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import summary
@@ -69,10 +69,12 @@ def _launch(
     recorder = record(prepared, directory)
     options = Options(warm=prepared.deployment.platform.on_cpu and not cold, exit_after_eval=exit_after_eval)
 
-    async def run() -> None:
-        await Launch(prepared, options, recorder).run()
+    view = LaunchView(recorder, out)
 
-    with following(recorder, out):
+    async def run() -> None:
+        await Launch(prepared, options, recorder, view).run()
+
+    with view.live():
         asyncio.run(run())
     if as_json:
         write_json(summary(directory))

@@ -64,7 +64,7 @@ class Choice:
     @property
     def newer_than_known(self) -> bool:
         """Whether this release came after the newest that disagg knows, and is judged as that one."""
-        return Version(self.sglang) > self.release.version
+        return Version(Version(self.sglang).public) > self.release.version
 
 
 @cache

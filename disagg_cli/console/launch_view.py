@@ -10,7 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from disagg_cli.console.eval_view import eval_view
 from disagg_cli.console.plan_view import plan_view
+from disagg_cli.evals.report import EvalReport
 from disagg_cli.runtime.control import Status
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
@@ -39,20 +41,35 @@ def dry_run(prepared: Prepared) -> RenderableType:
     return Text("\n\n".join(f"# {c.name} on {c.host.name}\n{c.shell()}" for c in prepared.commands))
 
 
-@contextlib.contextmanager
-def following(recorder: Recorder, out: Console) -> Iterator[None]:
-    """Show a run while it goes on: a live table on a terminal, plain lines elsewhere."""
-    begun = time.monotonic()
+class LaunchView:
+    """Shows a run while it goes on: a live table on a terminal, plain lines elsewhere."""
 
-    def line(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - begun:6.1f} s[/]  ", Text(text), sep="", soft_wrap=True)
+    def __init__(self, recorder: Recorder, out: Console) -> None:
+        self.recorder = recorder
+        self.out = out
+        self._begun = time.monotonic()
+        recorder.listeners.append(self._line)
 
-    recorder.listeners.append(line)
-    if not out.is_terminal:
-        yield
-        return
-    with Live(get_renderable=lambda: _table(recorder.state), console=out, refresh_per_second=4, transient=True):
-        yield
+    @contextlib.contextmanager
+    def live(self) -> Iterator[None]:
+        """Keep the table on screen, below the lines, while the body runs."""
+        if not self.out.is_terminal:
+            yield
+            return
+        state = self.recorder.state
+        with Live(get_renderable=lambda: _table(state), console=self.out, refresh_per_second=4, transient=True):
+            yield
+
+    def report(self, report: EvalReport) -> None:
+        """Show an eval's result."""
+        self.out.print(eval_view(report))
+
+    def serving(self) -> None:
+        """Say where everything is."""
+        self.out.print(where_everything_is(self.recorder.directory))
+
+    def _line(self, text: str) -> None:
+        self.out.print(f"[dim]{time.monotonic() - self._begun:6.1f} s[/]  ", Text(text), sep="", soft_wrap=True)
 
 
 def _table(state: RunState) -> RenderableType:

@@ -22,7 +22,7 @@ class LocalExecutor:
         """Start a process. LaunchFailed says why it could not be started."""
         try:
             with log.open("ab") as output:
-                child = subprocess.Popen(
+                child = subprocess.Popen(  # noqa: ASYNC220 - fork and exec take a millisecond, the child runs on its own
                     command.argv,
                     env=environment(command),
                     stdin=subprocess.DEVNULL,

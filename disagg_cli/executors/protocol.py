@@ -10,7 +10,7 @@ from disagg_cli.engine.commands import Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """A started process, leader of a session of its own. born: its start time, so that a reused pid is not taken for it."""
+    """A started process, leader of a session of its own. born: its start time, which tells a reused pid."""
 
     name: str
     host: str
@@ -24,7 +24,7 @@ class Executor(Protocol):
 
     1. `start` returns once the process exists; it has a session of its own and writes to `log`.
     2. `poll` is cheap, and never forgets an exit code that it has seen.
-    3. `terminate` asks the leader to end; `kill` ends every process of the session at once, also after the leader has gone.
+    3. `terminate` asks the leader to end; `kill` ends every process of the session, also after the leader has gone.
     4. `close` ends whatever the executor itself needed. It does not end what was started.
     """
 

@@ -1,6 +1,6 @@
-"""This machine, CPU platform: servers forked from one parent that has imported SGLang (connector/host_memory/warm_parent).
+"""This machine, CPU platform: servers and router forked from one parent that has imported SGLang.
 
-Everything that is no SGLang server, such as the router, starts cold.
+The parent is connector/host_memory/warm_parent.py.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from disagg_cli.executors.protocol import Handle
 SHARED_PARENT = "DISAGG_WARM_PARENT"
 """Environment variable: the socket of a parent that runs already. It is used and left running."""
 
-SERVER = ("-m", "sglang.launch_server")
+MODULES = ("sglang.launch_server", "sglang_router.launch_router")
 READY_S = 180.0
 ANSWER_S = 20.0
 
@@ -50,10 +50,11 @@ class WarmExecutor(LocalExecutor):
             raise LaunchFailed(f"no warm parent answers: {error}", where=str(self._socket)) from None
 
     async def start(self, command: Command, log: Path) -> Handle:
-        """Start a process: servers warm, all else cold."""
-        if command.argv[1:3] != SERVER:
+        """Start a process: warm if the parent has imported its module, else cold."""
+        _, _, module, *argv = command.argv
+        if module not in MODULES:
             return await super().start(command, log)
-        request = {"argv": list(command.argv[3:]), "env": environment(command), "log": str(log)}
+        request = {"module": module, "argv": argv, "env": environment(command), "log": str(log)}
         pid = (await self._ask({"start": request}))["pid"]
         self._forked[pid] = None
         return handle(command, pid, log)

@@ -130,7 +130,7 @@ def _kv_heads(text: Mapping[str, Any], attention_heads: int) -> int:
         return 1
     found = next((text[key] for key in _KV_HEAD_KEYS if text.get(key) is not None), attention_heads)
     if not isinstance(found, int):
-        raise UnsupportedLayout("KV heads that differ from layer to layer are not modelled yet")
+        raise UnsupportedLayout(f"KV heads that differ from layer to layer are not modelled yet (found {found!r})")
     return found
 
 

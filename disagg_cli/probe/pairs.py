@@ -1,8 +1,8 @@
 """Readiness is a transfer: every prefill/decode pair is driven directly, without a router, with a prompt of its own.
 
 A pair is driven by sending the same request to both servers with the same bootstrap host, port and room; the answer is
-decode's. Its first token comes from prefill; the second needs the KV cache that NIXL moved. Health checks stay green when
-that transfer is broken (SGLang 0.5.6 to 0.5.23).
+decode's. Its first token comes from prefill; the second needs the KV cache that NIXL moved. Health checks stay green
+when that transfer is broken (SGLang 0.5.6 to 0.5.23).
 """
 
 import asyncio

@@ -12,7 +12,10 @@ PAUSE_S = 0.3
 
 
 async def prove_router(url: str, model: str, *, timeout_s: float) -> dict[str, Any]:
-    """Ask until the router answers with tokens. It says 503 until it has seen its workers. ProbeFailed after `timeout_s`."""
+    """Ask until the router answers with tokens; it says 503 until it has seen its workers.
+
+    ProbeFailed after `timeout_s` seconds, with the last refusal.
+    """
     begun = time.monotonic()
     refusal = "it did not listen"
     request = {"model": model, "prompt": "One, two, three,", "max_tokens": 4, "temperature": 0, "ignore_eos": True}

@@ -1,7 +1,7 @@
 """Random-weight models small enough for CPUs, with the attention geometry that is asked for.
 
-They load in SGLang like any model: config.json, model.safetensors, a tokenizer. Their answers mean nothing; that every KV
-byte reached the right rank shows in them, because every KV head changes the logits.
+They load in SGLang like any model: config.json, model.safetensors, a tokenizer. Their answers mean nothing; that every
+KV byte reached the right rank shows in them, because every KV head changes the logits.
 """
 
 import json
@@ -19,10 +19,11 @@ CHAT_TEMPLATE = (
 )
 # Words that word problems are made of become tokens; everything else is spelled in bytes.
 WORDS = (
-    "Question Answer the a of and to in is are was has have had each how many much does did do she he they it her his for "
-    "from with at on per day days week hour hours minute minutes dollars cents costs price buys sells gives takes makes "
-    "more than less twice half left total all together number apples boxes bags books pages miles people students children "
-    "first second then if same every other one two three four five six seven eight nine ten Tom Anna"
+    "Question Answer the a of and to in is are was has have had each how many much does did do she he they it her "
+    "his for from with at on per day days week hour hours minute minutes dollars cents costs price buys sells "
+    "gives takes makes more than less twice half left total all together number apples boxes bags books pages "
+    "miles people students children first second then if same every other one two three four five six seven eight "
+    "nine ten Tom Anna "
 )
 
 
@@ -62,7 +63,7 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    trainer = trainers.BpeTrainer(  # type: ignore[no-untyped-call]
         vocab_size=VOCABULARY,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),

@@ -46,7 +46,7 @@ def status(run: RunDir) -> Status:
 
 
 def stop(run: RunDir) -> tuple[str, ...]:
-    """End a run and wait until all its processes are gone. Return the names of those that its supervisor had left behind."""
+    """End a run and wait until all its processes are gone. Return the names of those that outlived its supervisor."""
     now = status(run)
     if now.supervised:
         sessions.send(now.state["pid"], signal.SIGTERM)

@@ -8,10 +8,13 @@ import tempfile
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from disagg_cli.engine.installed import version_of, versions
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, ProbeFailed, UsageError
+from disagg_cli.evals.report import EvalReport
+from disagg_cli.evals.run import Progress, run_gsm8k
+from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import Executor
 from disagg_cli.executors.warm import WarmExecutor
@@ -24,6 +27,8 @@ from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
 from disagg_cli.runtime.supervisor import Supervisor, indented, tail
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
+from disagg_cli.topology.deployment import Model
+from disagg_cli.topology.spec import GsmSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,18 +81,29 @@ async def check_machine(prepared: Prepared) -> None:
             who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
             raise PlanRefused(
                 f"ports that this topology needs are taken on {address}: {who}",
-                fix="stop what listens there (`disagg status` shows the last run), or change `ports:` or `router.port:`",
+                fix="stop what listens there (`disagg status` shows the last run), or change `ports` or `router.port`",
             )
+
+
+class View(Protocol):
+    """Who shows a launch while it goes on."""
+
+    def report(self, report: EvalReport) -> None:
+        """Show an eval's result."""
+
+    def serving(self) -> None:
+        """Say where everything is."""
 
 
 class Launch:
     """One launch. `run` returns normally, or raises what ended it, once every process has gone."""
 
-    def __init__(self, prepared: Prepared, options: Options, recorder: Recorder) -> None:
+    def __init__(self, prepared: Prepared, options: Options, recorder: Recorder, view: View) -> None:
         self.prepared = prepared
         self.deployment = prepared.deployment
         self.options = options
         self.recorder = recorder
+        self.view = view
         self.timeouts: Timeouts = ON_CPU if self.deployment.platform.on_cpu else ON_GPU
         self.stop_asked = asyncio.Event()
         self.hurry = asyncio.Event()
@@ -147,6 +163,7 @@ class Launch:
         await self._evaluate()
         if not self.options.exit_after_eval:
             self.recorder.run_phase("serving")
+            self.view.serving()
             await asyncio.Event().wait()
 
     async def _prove(self) -> None:
@@ -196,7 +213,21 @@ class Launch:
         )
 
     async def _evaluate(self) -> None:
-        """Run the evals that the topology names. A gate that fails is reported when the run ends."""
+        """Run the evals that the topology names. A gate that fails decides the exit code once the run ends."""
+        spec = self.deployment.eval.gsm8k
+        if spec is None:
+            return
+        settings = _settings(spec, self.deployment.model)
+        self.recorder.run_phase("evaluating", "GSM8K answers")
+        report = await run_gsm8k(
+            settings, self.deployment.router.url, self.recorder.directory.path / "eval", self._eval_progress
+        )
+        self.recorder.event("eval", f"gsm8k: {report.verdict.outcome}")
+        self.view.report(report)
+        self.eval_error = report.error()
+
+    def _eval_progress(self, progress: Progress) -> None:
+        self.recorder.state.waiting_for = f"GSM8K answers, {progress.done} of {progress.planned}"
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -212,6 +243,23 @@ class Launch:
     def _ended(self, exit_code: int, reason: str) -> None:
         self.recorder.state.exit_code, self.recorder.state.reason = exit_code, reason
         self.recorder.run_phase("ended")
+
+
+def _settings(spec: GsmSpec, model: Model) -> EvalSettings:
+    """What the topology says about the eval, as the eval wants it."""
+    return EvalSettings(
+        dataset=spec.dataset,
+        data=Path(spec.data) if spec.data else None,
+        questions=spec.questions,
+        shots=spec.shots,
+        concurrency=spec.concurrency,
+        max_tokens=spec.max_tokens,
+        baseline=spec.baseline,
+        margin=spec.margin,
+        seed=spec.seed,
+        model=model.served_name,
+        synthetic_weights=model.synthetic is not None,
+    )
 
 
 @contextlib.asynccontextmanager

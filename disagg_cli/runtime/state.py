@@ -1,4 +1,4 @@
-"""What a run is doing now: kept in memory by `launch`, in state.json for other terminals, and line by line in events.jsonl."""
+"""What a run is doing now: in memory, in state.json for other terminals, and line by line in events.jsonl."""
 
 import os
 import time

@@ -67,7 +67,7 @@ class Supervisor:
                 await asyncio.sleep(self.timeouts.poll)
 
     async def stop(self, hurry: asyncio.Event) -> list[str]:
-        """End every process: ask, wait the grace time or until `hurry`, then kill whole sessions. Return who is left."""
+        """End every process: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left."""
         handles = list(self.handles.values())
         await asyncio.gather(*(self.executor.terminate(handle) for handle in handles))
         deadline = time.monotonic() + self.timeouts.grace

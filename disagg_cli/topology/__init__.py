@@ -1,1 +1,1 @@
-"""The YAML as users write it, and the Deployment that it resolves to: hosts, GPUs, ports. Pure but for reading the file."""
+"""The YAML as users write it, and the Deployment that it resolves to: hosts, GPUs, ports."""

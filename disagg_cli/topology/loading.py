@@ -1,4 +1,7 @@
-"""From a YAML file to a TopologySpec, or to every complaint at once, each with file:line:column and the nearest right name."""
+"""From a YAML file to a TopologySpec, or to every complaint at once.
+
+Each complaint has file:line:column, and the nearest right name where a key is unknown.
+"""
 
 import difflib
 from collections.abc import Iterator

@@ -149,7 +149,7 @@ class _Free:
         per_node = self.platform.gpus_per_node
         if gpus > per_node and gpus % per_node:
             raise PlanRefused(
-                f"{worker} needs {gpus} GPUs, which is no multiple of the {per_node} GPUs of a {self.platform.name} node",
+                f"{worker} needs {gpus} GPUs, no multiple of the {per_node} GPUs of a {self.platform.name} node",
                 fix="choose tp x pp to fill whole nodes",
             )
         nodes, each = max(1, gpus // per_node), min(gpus, per_node)

@@ -61,7 +61,7 @@ def test_gaps_are_listed_with_rank_and_heads():
     layout = layout_for("Qwen/Qwen3-32B")
     made = report_plan(layout, Parallelism(tp=16), [Parallelism(tp=24)], choose_release("0.5.23"))
     gaps = made.document()["coverage"]["gaps"]
-    assert gaps[0] == {"decode_rank": 16, "heads": [5, 6]}
+    assert gaps[0] == {"decode_rank": 2, "heads": [0, 1]}
 
 
 def test_it_is_json():

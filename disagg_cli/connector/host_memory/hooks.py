@@ -52,8 +52,8 @@ def leave_nccl_out(
 def keep_gpu_head_layout(original: Callable[..., Any], model_config: Any, load_config: Any, tp_size: int) -> Any:
     """Keep KV heads replicated when TP exceeds them, as on GPUs.
 
-    On CPUs SGLang pads the heads with zeros up to a multiple of TP instead: TP4 with two KV heads would hold h0, h1, 0, 0
-    where GPUs hold h0, h0, h1, h1. The connector would be judged on a layout that no GPU has.
+    On CPUs SGLang pads the heads with zeros up to a multiple of TP instead: TP4 with two KV heads would hold
+    h0, h1, 0, 0 where GPUs hold h0, h0, h1, h1. The connector would be judged on a layout that no GPU has.
     """
     kv_heads = model_config.get_total_num_kv_heads()
     replicable = kv_heads < tp_size and tp_size % kv_heads == 0

@@ -1,12 +1,14 @@
-"""A process that has imported SGLang once and forks servers: seconds and a few MiB each, instead of half a minute and 2.5 GB.
+"""A process that has imported SGLang once and forks servers and routers from itself.
+
+A forked server is up in seconds and holds a few MiB of its own; a cold one takes half a minute and 2.5 GB.
 
     python -m disagg_cli.connector.host_memory.warm_parent SOCKET
 
 It prints `ready` on stdout when it can serve, and leaves when its standard input closes, so that it never outlives the
 process that made it. Requests and answers are JSON, one a line, over a Unix socket:
 
-    {"start": {"argv": [...], "env": {...}, "log": "/path"}}   ->  {"pid": 123}
-    {"poll": 123}                                              ->  {"exit": null}   or the exit code, -N for signal N
+    {"start": {"module": "sglang.launch_server", "argv": [...], "env": {...}, "log": "/path"}}   ->  {"pid": 123}
+    {"poll": 123}   ->  {"exit": null}, or the exit code, -N for signal N
 
 Servers belong to the connection that asked for them: when it closes, whoever held it is gone, and they are killed.
 
@@ -41,8 +43,9 @@ def import_sglang() -> None:
     def keep_fork(*_args: object, **_kwargs: object) -> None:
         """SGLang forces `spawn` while it starts (entrypoints/engine.py); here that would import everything again."""
 
-    for module in (multiprocessing, torch.multiprocessing, multiprocessing.context.DefaultContext):
-        module.set_start_method = keep_fork  # type: ignore[attr-defined,union-attr,assignment]
+    places: tuple[Any, ...] = (multiprocessing, torch.multiprocessing, multiprocessing.context.DefaultContext)
+    for place in places:
+        place.set_start_method = keep_fork
     gc.collect()
     gc.freeze()  # children would otherwise copy every page that the collector touches
 
@@ -105,7 +108,7 @@ class WarmParent:
         pid = os.fork()
         if pid == 0:
             self._leave_behind()
-            run_server(server["argv"], server["env"], Path(server["log"]))
+            run(server["module"], server["argv"], server["env"], Path(server["log"]))
         self.servers[pid] = connection
         return pid
 
@@ -134,26 +137,26 @@ class WarmParent:
                 os.killpg(pid, signal.SIGKILL)
 
 
-def run_server(argv: list[str], environment: dict[str, str], log: Path) -> NoReturn:
-    """Be `python -m sglang.launch_server ARGV` in a session, an environment and a log of its own."""
+def run(module: str, argv: list[str], environment: dict[str, str], log: Path) -> NoReturn:
+    """Be `python -m MODULE ARGV` in a session, an environment and a log of its own."""
     os.setsid()
-    null, output = (
-        os.open(os.devnull, os.O_RDONLY),
-        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-    )
+    null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, output), (2, output)):
         os.dup2(source, target)
     os.environ.clear()
     os.environ.update(environment)
     random.seed()  # siblings would draw the same numbers
-    sys.argv = ["sglang.launch_server", *argv]
     code = 1
     try:
-        _serve(argv)
+        import setproctitle
+
+        setproctitle.setproctitle(f"{module} {' '.join(argv)}")
+        sys.argv = [module, *argv]
+        MODULES[module](argv)
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:  # noqa: BLE001 - the child's last frame: the traceback belongs in the server's log
+    except BaseException:  # noqa: BLE001 - the child's last frame: whatever it was belongs in the server's log
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -162,18 +165,27 @@ def run_server(argv: list[str], environment: dict[str, str], log: Path) -> NoRet
 
 
 def _serve(argv: list[str]) -> None:
-    import setproctitle
-    from sglang.launch_server import run_server as run
+    """What `python -m sglang.launch_server` does (0.5.23)."""
+    from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
-    setproctitle.setproctitle("sglang.launch_server " + " ".join(argv))
     load_plugins()
     try:
-        run(prepare_server_args(argv))
+        run_server(prepare_server_args(argv))
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
+
+
+def _route(argv: list[str]) -> None:
+    """What `python -m sglang_router.launch_router` does (0.3.2)."""
+    from sglang_router.launch_router import launch_router, parse_router_args
+
+    launch_router(parse_router_args(argv))
+
+
+MODULES = {"sglang.launch_server": _serve, "sglang_router.launch_router": _route}
 
 
 def main() -> None:
