@@ -89,8 +89,11 @@ def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: 
         "disaggregation-mode": worker.role,
         "disaggregation-transfer-backend": deployment.connector.backend,
         "disaggregation-bootstrap-port": worker.ports.bootstrap,
-        "nccl-port": worker.ports.nccl,
     }
+    if worker.dp == 1 or worker.dp_attention:
+        # Plain DP has one group for each replica; given one port for all, SGLang binds it twice and dies
+        # (data_parallel_controller.py, launch_dp_schedulers, 0.5.23). Left alone, it chooses one for each.
+        args |= {"nccl-port": worker.ports.nccl}
     if len(worker.shares) > 1 or worker.dp_attention:
         args |= {"dist-init-addr": f"{bracketed(worker.host.address)}:{worker.ports.dist_init}"}
     if len(worker.shares) > 1:

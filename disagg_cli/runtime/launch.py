@@ -128,6 +128,7 @@ class Launch:
             try:
                 await self._until_stopped(self._sequence(executor, supervisor), supervisor.watch())
             finally:
+                self.recorder.ending = True
                 self.recorder.run_phase("stopping", "every process to end")
                 if left := await supervisor.stop(self.hurry):
                     raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Handle
 from disagg_cli.executors.sessions import born
 from disagg_cli.runtime.rundir import RunDir
@@ -54,11 +55,19 @@ class Recorder:
         self.directory = directory
         self.state = state
         self.listeners: list[Callable[[str], None]] = []
+        self.ending = False
+        """While a run is being stopped, a record that cannot be written must not keep processes alive."""
 
     def event(self, kind: str, text: str, **data: Any) -> None:
         """Record that something happened; `text` is what a person reads."""
-        self.directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": kind, "text": text, **data})
-        self.save()
+        try:
+            self.directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": kind, "text": text, **data})
+            self.save()
+        except OSError as error:
+            if not self.ending:
+                raise LaunchFailed(
+                    f"the run's record cannot be written: {error}", where=str(self.directory.path)
+                ) from None
         for listener in self.listeners:
             listener(text)
 

@@ -3,48 +3,26 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from disagg_cli.errors import PlanRefused, UsageError
+from disagg_cli.errors import PlanRefused
 from disagg_cli.topology.deployment import Deployment, Host, Model, Ports, Role, Router, Share, Worker
 from disagg_cli.topology.platforms import Platform, platforms
-from disagg_cli.topology.spec import ModelSpec, RoleSpec, Scalar, TopologySpec
+from disagg_cli.topology.spec import ModelSpec, RoleSpec, TopologySpec
 from disagg_cli.topology.synthetic import SyntheticModel
-
-MANAGED = {
-    "model-path": "model",
-    "model": "model",
-    "served-model-name": "model.served_name",
-    "host": "executor",
-    "port": "ports",
-    "nccl-port": "ports",
-    "dist-init-addr": "ports",
-    "nnodes": "tp, pp and the platform's GPUs per node",
-    "node-rank": "tp, pp and the platform's GPUs per node",
-    "tp": "tp",
-    "tp-size": "tp",
-    "tensor-parallel-size": "tp",
-    "dp": "dp",
-    "dp-size": "dp",
-    "data-parallel-size": "dp",
-    "enable-dp-attention": "dp_attention",
-    "pp": "pp",
-    "pp-size": "pp",
-    "pipeline-parallel-size": "pp",
-    "disaggregation-mode": "prefill: and decode:",
-    "disaggregation-transfer-backend": "connector.backend",
-    "disaggregation-bootstrap-port": "ports",
-}
-"""SGLang flags that disagg sets, and the field of the topology that says them."""
 
 BLOCK = 16
 """Ports kept for each worker on its host: http, bootstrap, nccl, dist-init, and what SGLang counts up from dist-init
 with DP attention (six and one per DP rank; server_args.py, PortArgs, 0.5.23)."""
 
+HIGHEST_PORT = 65535
+
 
 def resolve(spec: TopologySpec) -> Deployment:
-    """Choose host, GPUs and ports for every worker. UsageError or PlanRefused say what does not fit."""
+    """Choose host, GPUs and ports for every worker. PlanRefused says what does not fit."""
     platform = platforms()[spec.platform]
     hosts = _hosts(spec, platform)
-    free = _Free(hosts=hosts, base_port=spec.ports, platform=platform)
+    free = _Free(
+        hosts=hosts, base_port=spec.ports, platform=platform, router_host=hosts[0].name, router_port=spec.router.port
+    )
     roles: tuple[tuple[Role, list[RoleSpec]], ...] = (("prefill", spec.prefill), ("decode", spec.decode))
     workers = tuple(
         _worker(spec, role, index, pool, pool_spec, free)
@@ -81,8 +59,6 @@ def _hosts(spec: TopologySpec, platform: Platform) -> tuple[Host, ...]:
 
 
 def _model(spec: ModelSpec) -> Model:
-    if (spec.path is None) == (spec.synthetic is None):
-        raise UsageError("model: expected either `path` (a hub id or a folder) or `synthetic`")
     if spec.synthetic:
         synthetic = SyntheticModel(**spec.synthetic.model_dump())
         return Model(path=None, synthetic=synthetic, served_name=spec.served_name or "synthetic")
@@ -92,10 +68,13 @@ def _model(spec: ModelSpec) -> Model:
 
 def _worker(spec: TopologySpec, role: Role, index: int, pool: int, pool_spec: RoleSpec, free: "_Free") -> Worker:
     name = f"{role}-{index}"
-    if pool_spec.dp_attention and pool_spec.tp % pool_spec.dp:
-        raise UsageError(f"{role}: with dp_attention, tp {pool_spec.tp} must be a multiple of dp {pool_spec.dp}")
     gpus = pool_spec.tp * pool_spec.pp * (1 if pool_spec.dp_attention else pool_spec.dp)
     shares = free.place(name, gpus)
+    if len(shares) > 1 and pool_spec.dp > 1 and not pool_spec.dp_attention:
+        raise PlanRefused(  # SGLang's own assertion (validation_hook.py, 0.5.23), which ends every rank
+            f"{name}: {pool_spec.dp} plain data-parallel replicas do not spread over {len(shares)} hosts",
+            fix="ask for more workers instead of dp, or set dp_attention",
+        )
     return Worker(
         name=name,
         role=role,
@@ -106,18 +85,9 @@ def _worker(spec: TopologySpec, role: Role, index: int, pool: int, pool_spec: Ro
         pp=pool_spec.pp,
         shares=shares,
         ports=free.ports(shares, pool_spec.dp),
-        args=_args(spec.engine.args, "engine") | _args(pool_spec.args, role),
-        env=dict(spec.engine.env) | dict(pool_spec.env),
+        args=spec.engine.args | pool_spec.args,
+        env=spec.engine.env | pool_spec.env,
     )
-
-
-def _args(args: dict[str, Scalar], where: str) -> dict[str, Scalar]:
-    """Return flags without dashes in front, as SGLang spells them. UsageError for those that disagg sets."""
-    flags = {flag.lstrip("-").replace("_", "-"): value for flag, value in args.items()}
-    for flag in flags:
-        if flag in MANAGED:
-            raise UsageError(f"{where}.args.{flag}: disagg sets --{flag}; say it with `{MANAGED[flag]}`")
-    return flags
 
 
 def _router(spec: TopologySpec, host: Host, free: "_Free") -> Router:
@@ -126,9 +96,9 @@ def _router(spec: TopologySpec, host: Host, free: "_Free") -> Router:
     return Router(
         host=host,
         port=spec.router.port,
-        metrics_port=free.next_port(host.name, 1),
+        metrics_port=free.block((host.name,), 1),
         policy=spec.router.policy,
-        args={flag.lstrip("-").replace("_", "-"): value for flag, value in spec.router.args.items()},
+        args=spec.router.args,
     )
 
 
@@ -139,6 +109,8 @@ class _Free:
     hosts: tuple[Host, ...]
     base_port: int
     platform: Platform
+    router_host: str
+    router_port: int
     used_gpus: dict[str, int] = field(default_factory=dict)
     used_ports: dict[str, int] = field(default_factory=dict)
 
@@ -169,15 +141,15 @@ class _Free:
 
     def ports(self, shares: tuple[Share, ...], dp: int) -> Ports:
         """The same block on every host of a worker: before SGLang 0.5.12 the bootstrap port must be equal on all."""
-        names = [share.host.name for share in shares]
-        size = BLOCK + (dp if dp > 4 else 0)
-        base = max(self.used_ports.get(name, self.base_port) for name in names)
-        for name in names:
-            self.used_ports[name] = base + size
+        base = self.block(tuple(share.host.name for share in shares), BLOCK + (dp if dp > 4 else 0))
         return Ports(http=base, bootstrap=base + 1, nccl=base + 2, dist_init=base + 3)
 
-    def next_port(self, host: str, count: int) -> int:
-        """The next free port of a host, outside the workers' blocks."""
-        port = self.used_ports.get(host, self.base_port)
-        self.used_ports[host] = port + count
-        return port
+    def block(self, hosts: tuple[str, ...], size: int) -> int:
+        """The first of `size` ports that are free on all these hosts."""
+        first = max(self.used_ports.get(name, self.base_port) for name in hosts)
+        if self.router_host in hosts and first <= self.router_port < first + size:
+            first = self.router_port + 1
+        if first + size > HIGHEST_PORT:
+            raise PlanRefused(f"out of ports on {hosts[0]}", fix="start lower: `ports`, or name more hosts")
+        self.used_ports |= dict.fromkeys(hosts, first + size)
+        return first

@@ -4,32 +4,47 @@ Short forms are spelled out before validation, so that each field has one type:
 `model: synthetic`, `prefill: {...}` for a list of one pool, `executor: local`.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from disagg_cli.topology.flags import engine_flag, router_flag
 from disagg_cli.topology.platforms import platforms
 
 Scalar = str | int | float | bool
 Positive = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9@:._%-]*$")]
+"""A host name or address, with `user@` before it where ssh needs that. Never an option of ssh: no dash in front."""
 
 
-def _texts(value: Any) -> Any:
-    """Environment values are text; YAML makes numbers and booleans of them."""
-    if not isinstance(value, dict):
+def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float):
         return value
-    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+    raise ValueError("expected text, a number, true or false")
 
 
-Args = dict[str, Scalar]
-Env = Annotated[dict[str, str], BeforeValidator(_texts)]
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("expected text without NUL characters")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+Value = Annotated[Scalar, BeforeValidator(_scalar)]
+EngineArgs = dict[Annotated[Text, AfterValidator(engine_flag)], Value]
+RouterArgs = dict[Annotated[Text, AfterValidator(router_flag)], Value]
+Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors: a misspelt key that is ignored costs a run."""
+    """Unknown keys are errors: a misspelt key that is ignored costs a run. So are values that would be converted:
+    YAML makes true of `tp: yes`, and pydantic would make 1 of that."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class SyntheticSpec(Strict):
@@ -38,16 +53,28 @@ class SyntheticSpec(Strict):
     attention_heads: Positive = 8
     kv_heads: Positive = 4
     layers: Positive = 2
-    head_dim: Positive = 16
+    head_dim: Annotated[int, Field(gt=0, multiple_of=2)] = 16
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _heads_share_evenly(self) -> Self:
+        if self.attention_heads % self.kv_heads:
+            raise ValueError(f"attention_heads {self.attention_heads} must be a multiple of kv_heads {self.kv_heads}")
+        return self
 
 
 class ModelSpec(Strict):
     """A hub id or local path, or a synthetic model."""
 
-    path: str | None = None
+    path: Name | None = None
     synthetic: SyntheticSpec | None = None
-    served_name: str | None = None
+    served_name: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.path is None) == (self.synthetic is None):
+            raise ValueError("expected either `path` (a hub id or a folder) or `synthetic`")
+        return self
 
 
 class RoleSpec(Strict):
@@ -58,14 +85,20 @@ class RoleSpec(Strict):
     dp: Positive = 1
     dp_attention: bool = False
     pp: Positive = 1
-    args: Args = Field(default_factory=dict)
+    args: EngineArgs = Field(default_factory=dict)
     env: Env = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _attention_divides(self) -> Self:
+        if self.dp_attention and self.tp % self.dp:
+            raise ValueError(f"with dp_attention, tp {self.tp} must be a multiple of dp {self.dp}")
+        return self
 
 
 class EngineSpec(Strict):
     """SGLang flags and environment for every worker, verbatim."""
 
-    args: Args = Field(default_factory=dict)
+    args: EngineArgs = Field(default_factory=dict)
     env: Env = Field(default_factory=dict)
 
 
@@ -84,30 +117,48 @@ class ConnectorSpec(Strict):
 class RouterSpec(Strict):
     """The sglang-router in front of the workers."""
 
-    policy: str = "round_robin"
-    host: str | None = None
+    policy: Name = "round_robin"
+    host: Address | None = None
     port: Port = 8000
-    args: Args = Field(default_factory=dict)
+    args: RouterArgs = Field(default_factory=dict)
 
 
 class SshSpec(Strict):
     """Hosts that the user's OpenSSH reaches, one node each."""
 
-    hosts: Annotated[list[str], Field(min_length=1)]
+    hosts: Annotated[list[Address], Field(min_length=1)]
+
+    @field_validator("hosts")
+    @classmethod
+    def _each_once(cls, value: list[str]) -> list[str]:
+        machines = [host.rpartition("@")[2] for host in value]
+        if twice := [host for host in dict.fromkeys(machines) if machines.count(host) > 1]:
+            raise ValueError(f"expected each host once; more than once: {', '.join(twice)}")
+        return value
+
+
+class LocalSpec(Strict):
+    """This machine."""
 
 
 class ExecutorSpec(Strict):
-    """Where processes run. local: this machine."""
+    """Where processes run: this machine unless hosts are named."""
 
-    local: dict[str, Any] | None = None
+    local: LocalSpec | None = None
     ssh: SshSpec | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.local and self.ssh:
+            raise ValueError("expected one of `local` and `ssh`")
+        return self
 
 
 class ProbeSpec(Strict):
     """How readiness is proven. timeout_s: seconds for each pair's first transfer."""
 
     parity: bool = True
-    timeout_s: Annotated[float, Field(gt=0)] = 180
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 180
 
 
 class GsmSpec(Strict):
@@ -143,7 +194,11 @@ def _pools(value: Any) -> Any:
 
 
 def _executor(value: Any) -> Any:
-    return {value: {}} if isinstance(value, str) else value
+    if value == "local":
+        return {"local": {}}
+    if isinstance(value, str):
+        raise ValueError(f"unknown executor '{value}'; known: `local`, `{{ssh: {{hosts: [a, b]}}}}`")
+    return value
 
 
 Pools = Annotated[list[RoleSpec], Field(min_length=1), BeforeValidator(_pools)]
@@ -171,3 +226,9 @@ class TopologySpec(Strict):
         if value not in platforms():
             raise ValueError(f"unknown platform '{value}'; known: {', '.join(platforms())}")
         return value
+
+    @model_validator(mode="after")
+    def _cpus_are_here(self) -> Self:
+        if self.executor.ssh and platforms()[self.platform].on_cpu:
+            raise ValueError(f"platform {self.platform} runs on this machine: leave `executor` out")
+        return self

@@ -1,12 +1,10 @@
 """What host-memory mode changes inside SGLang and NIXL, through SGLang's HookRegistry (0.5.11 and later)."""
 
-import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-logger = logging.getLogger(__name__)
 
 
 def install() -> None:
@@ -22,7 +20,8 @@ def install() -> None:
         keep_gpu_head_layout,
         HookType.AROUND,
     )
-    logger.info("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs")
+    # Not through logging: SGLang configures it after it has loaded plugins, and the line would be lost.
+    sys.stderr.write("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs\n")
 
 
 def call_vram_dram(_result: None, agent: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -1,0 +1,136 @@
+"""However a launch ends, nothing of it is left within 10 s, and exit code and last screen say why."""
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Launched, greedy, run, write_topology
+
+from disagg_cli.executors import sessions
+
+
+@pytest.fixture
+def launch(environment: dict[str, str], tmp_path: Path, interrupt_all: list[Launched]):
+    def start(config: Path, *flags: str) -> Launched:
+        interrupt_all.append(Launched(environment, tmp_path, config, *flags))
+        return interrupt_all[-1]
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("moment", "signum"),
+    [
+        ("decode-1 starting", signal.SIGINT),
+        ("loading", signal.SIGTERM),
+        ("healthy", signal.SIGHUP),
+        ("probing", signal.SIGINT),
+    ],
+)
+def test_interrupted_before_it_serves(launch, tmp_path: Path, moment: str, signum: int) -> None:
+    one = launch(write_topology(tmp_path))
+    one.wait_for(moment)
+    code, output = one.finish(10, signum)
+    assert code == 130
+    assert "interrupted while" in output
+
+
+def test_interrupted_while_sglang_is_imported(environment: dict[str, str], tmp_path: Path) -> None:
+    del (alone := dict(environment))["DISAGG_WARM_PARENT"]
+    one = Launched(alone, tmp_path, write_topology(tmp_path))
+    one.wait_for("SGLang to be imported once")
+    assert one.finish(10, signal.SIGINT)[0] == 130
+
+
+def test_killed_decode_during_load(launch, tmp_path: Path) -> None:
+    one = launch(write_topology(tmp_path))
+    one.wait_for("serving")
+    state = one.state
+    victim = next(p for p in state["processes"] if p["name"] == "decode-1")
+    load = [threading.Thread(target=_ask, args=(state["url"], n), daemon=True) for n in range(8)]
+    for thread in load:
+        thread.start()
+    os.kill(victim["pid"], signal.SIGKILL)
+    code, output = one.finish(10)
+    assert code == 4
+    assert "decode-1 died: killed by SIGKILL" in output
+
+
+def _ask(url: str, number: int) -> None:
+    with contextlib.suppress(OSError):  # the deployment is being killed
+        greedy(url, f"question {number}", tokens=200)
+
+
+def test_killed_scheduler_takes_its_worker_with_it(launch, tmp_path: Path) -> None:
+    one = launch(write_topology(tmp_path))
+    one.wait_for("serving")
+    server = next(p for p in one.state["processes"] if p["name"] == "prefill-0")
+    child = next(
+        p for p in psutil.Process(server["pid"]).children(recursive=True) if "scheduler" in " ".join(p.cmdline())
+    )
+    child.kill()
+    code, output = one.finish(30)
+    assert code == 4
+    assert "prefill-0 died" in output
+
+
+def test_worker_that_cannot_start_is_named_with_its_last_lines(launch, tmp_path: Path) -> None:
+    one = launch(write_topology(tmp_path, engine={"args": {"no-such-flag": 1}}))
+    code, output = one.finish(60)
+    assert code == 4
+    assert "died: exit code 2" in output
+    assert "--no-such-flag" in output
+
+
+def test_run_directory_vanishes(launch, tmp_path: Path) -> None:
+    """What cannot be recorded ends the run; that the end cannot be recorded either keeps no process alive."""
+    one = launch(write_topology(tmp_path))
+    one.wait_for("loading")
+    state = one.state
+    shutil.rmtree(one.run_dir)
+    code = one.process.wait(15)
+    assert code == 4
+    assert "record cannot be written" in one.output.read_text()
+    assert not any(sessions.members(p["pid"]) for p in state["processes"] if p["pid"])
+
+
+def test_a_pair_that_moves_nothing_is_named_with_its_cause(environment: dict[str, str], tmp_path: Path) -> None:
+    """Class H, T < P < D: stock SGLang 0.5.23 hangs with every health check green."""
+    config = write_topology(
+        tmp_path,
+        name="class-h",
+        model={"synthetic": {"kv_heads": 1}},
+        prefill={"tp": 2},
+        decode={"tp": 4},
+        probe={"timeout_s": 20},
+    )
+    refused = run(environment, "launch", str(config))
+    assert refused.returncode == 3
+    assert "--force" in refused.stderr
+
+    forced = run(environment, "launch", str(config), "--force")
+    assert forced.returncode == 5
+    for part in ("prefill-0 -> decode-0", "likely cause: DSG", "prefill-0, last lines", "decode-0, last lines"):
+        assert part in forced.stderr
+
+
+def test_stop_from_another_terminal(launch, environment: dict[str, str], tmp_path: Path) -> None:
+    one = launch(write_topology(tmp_path))
+    one.wait_for("serving")
+    stopped = run(environment, "stop", "--run", one.run_dir.name)
+    assert stopped.returncode == 0
+    assert one.finish(1)[0] == 0
+
+
+def test_stop_after_disagg_itself_was_killed(launch, environment: dict[str, str], tmp_path: Path) -> None:
+    one = launch(write_topology(tmp_path))
+    one.wait_for("serving")
+    one.process.kill()
+    one.process.wait(5)
+    assert run(environment, "stop", "--run", one.run_dir.name).returncode == 0
+    one.finish(1)
