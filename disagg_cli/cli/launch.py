@@ -47,6 +47,8 @@ def launch(
     refuse_errors(prepared.errors, force=force)
     if dry_run:
         return
+    for finding in prepared.errors:
+        out.print(f"--force overrides {finding.code}: {finding.message}", style="bold yellow", markup=False)
     if detach:
         _detach(prepared, ["--force"] * force + ["--cold"] * cold, out, as_json=as_json)
     else:
@@ -82,11 +84,15 @@ def _launch(
 
 def _detach(prepared: Prepared, flags: list[str], out: Console, *, as_json: bool) -> None:
     """Start the same launch in a session of its own and show what it does until it serves."""
+    import asyncio
+
     from disagg_cli.console.launch_view import where_everything_is
     from disagg_cli.console.sink import show
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import follow_until_serving, start_detached, summary
+    from disagg_cli.runtime.launch import check_machine
 
+    asyncio.run(check_machine(prepared))
     directory: RunDir = rundir.create(prepared.deployment.name)
     pid = start_detached(prepared.config, directory, flags)
     for line in follow_until_serving(directory, pid):

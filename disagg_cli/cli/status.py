@@ -28,8 +28,7 @@ def logs(
     from disagg_cli.runtime import control, rundir
 
     directory = rundir.find(run)
-    chosen = control.logs_of(directory, worker)
-    for name, line in control.read_logs(directory, chosen, lines=lines, follow=follow):
+    for name, line in control.read_logs(directory, worker, lines=lines, follow=follow):
         print_log_line(name, line, prefix=worker is None)
 
 

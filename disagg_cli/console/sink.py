@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from disagg_cli.errors import DisaggError
 
 
 def console(*, as_json: bool = False) -> Console:
     """A console for human text: stdout, or stderr where stdout belongs to a JSON document."""
-    return Console(stderr=as_json, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(stderr=as_json, highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def show(human: RenderableType, document: Mapping[str, Any], *, as_json: bool) -> None:
@@ -35,12 +36,12 @@ def write_json(document: Mapping[str, Any]) -> None:
 
 def show_error(error: DisaggError, *, as_json: bool) -> None:
     """Print what happened, where, and what to do."""
-    out = Console(stderr=True, highlight=False, soft_wrap=True)
-    out.print(f"[bold red]error:[/] {_literal(error.what)}")
+    out = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    out.print(Text.assemble(("error: ", "bold red"), error.what))
     if error.where:
-        out.print(f"  [bold]where:[/] {_literal(error.where)}")
+        out.print(Text.assemble(("  where: ", "bold"), error.where))
     if error.fix:
-        out.print(f"  [bold]fix:[/]   {_literal(error.fix)}")
+        out.print(Text.assemble(("  fix:   ", "bold"), error.fix))
     if as_json:
         write_json(
             {
@@ -53,8 +54,3 @@ def show_error(error: DisaggError, *, as_json: bool) -> None:
                 "fix": error.fix,
             }
         )
-
-
-def _literal(text: str) -> str:
-    """Keep square brackets in values from becoming rich markup."""
-    return text.replace("[", r"\[")

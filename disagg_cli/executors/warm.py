@@ -71,14 +71,13 @@ class WarmExecutor(LocalExecutor):
         """Ask the process to end."""
         if handle.pid not in self._forked:
             await super().terminate(handle)
-        elif await self.poll(handle) is None:
+        elif sessions.members(handle.pid):  # not asked of the parent, which may be gone
             sessions.send(handle.pid, signal.SIGTERM)
 
     async def survivors(self, handle: Handle) -> tuple[int, ...]:
         """Pids of the session that still run."""
         if handle.pid not in self._forked:
             return await super().survivors(handle)
-        await self.poll(handle)
         return sessions.members(handle.pid)
 
     async def close(self) -> None:
@@ -123,6 +122,10 @@ class WarmExecutor(LocalExecutor):
         )
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the parent. Whoever is cancelled while it waits leaves no answer behind for the next one to take."""
+        return await asyncio.shield(asyncio.ensure_future(self._exchange(request)))
+
+    async def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._streams, "open() comes first"
         reader, writer = self._streams
         async with self._turn:

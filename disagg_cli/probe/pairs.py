@@ -73,7 +73,7 @@ async def prove_pair(
             both.create_task(_follow(session, decode, request, seen))
         error = _fault(seen.last)
     except TimeoutError:
-        error = f"no {'answer' if seen.first is None else 'second token'} within {timeout_s:.0f} s"
+        error = f"{f'only {_tokens(seen.last)} token(s)' if seen.first else 'no answer'} within {timeout_s:.0f} s"
     except ExceptionGroup as group:
         error = "; ".join(str(cause) or type(cause).__name__ for cause in group.exceptions)
     return PairResult(

@@ -24,12 +24,19 @@ async def prove_router(url: str, model: str, *, timeout_s: float) -> dict[str, A
             while True:
                 try:
                     async with session.post(f"{url}/v1/completions", json=request) as response:
-                        if response.status == 200:
-                            tokens = (await response.json())["usage"]["completion_tokens"]
-                            return {"url": url, "tokens": tokens, "total_s": round(time.monotonic() - begun, 3)}
                         refusal = f"HTTP {response.status}: {(await response.text())[:200]}"
-                except (aiohttp.ClientConnectionError, OSError) as error:
+                        if response.status == 200 and (tokens := _tokens(await response.json(content_type=None))) > 1:
+                            return {"url": url, "tokens": tokens, "total_s": round(time.monotonic() - begun, 3)}
+                except (aiohttp.ClientError, OSError, ValueError) as error:
                     refusal = str(error)
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         raise ProbeFailed(f"the router at {url} answered no request within {timeout_s:.0f} s: {refusal}") from None
+
+
+def _tokens(answer: Any) -> int:
+    """How many tokens an answer of /v1/completions has; 0 for what is no such answer."""
+    try:
+        return int(answer["usage"]["completion_tokens"])
+    except (KeyError, TypeError):
+        return 0

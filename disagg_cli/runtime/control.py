@@ -82,8 +82,8 @@ def _session_runs(process: dict[str, Any]) -> bool:
     pid, born = process["pid"], process["born"]
     if pid is None:
         return False
-    leader_now = sessions.born(pid)
-    reused = leader_now > 0 and not sessions.same_process(pid, born)
+    leader = sessions.born(pid)
+    reused = leader > 0 and abs(leader - born) >= 1.0  # a zombie is still the leader
     return not reused and bool(sessions.members(pid))
 
 
@@ -98,17 +98,23 @@ def logs_of(run: RunDir, process: str | None) -> list[Path]:
     return chosen
 
 
-def read_logs(run: RunDir, logs: list[Path], *, lines: int, follow: bool) -> Iterator[tuple[str, str]]:
-    """Yield (process, line): the last lines of each log, then what is added until the run has ended, if `follow`."""
+def read_logs(run: RunDir, process: str | None, *, lines: int, follow: bool) -> Iterator[tuple[str, str]]:
+    """Yield (process, line): the last lines of each log, then, with `follow`, what is added until the run has ended.
+
+    Logs that appear later, such as the router's, are followed as well. UsageError if there is no log of `process`.
+    """
     places: dict[Path, int] = {}
-    for log in logs:
+    for log in logs_of(run, process):
         text, places[log] = _new_text(log, 0)
-        yield from ((log.stem, line) for line in text.splitlines()[-lines:])
-    while follow and status(run).phase != "ended":
-        time.sleep(FOLLOW_S)
-        for log in logs:
-            text, places[log] = _new_text(log, places[log])
+        yield from ((log.stem, line) for line in text.splitlines()[-lines:] if lines)
+    while follow:
+        over = status(run).phase in ("ended", "lost")  # asked before the last look, so that no line is missed
+        for log in logs_of(run, process):
+            text, places[log] = _new_text(log, places.get(log, 0))
             yield from ((log.stem, line) for line in text.splitlines())
+        if over:
+            return
+        time.sleep(FOLLOW_S)
 
 
 def _new_text(log: Path, start: int) -> tuple[str, int]:

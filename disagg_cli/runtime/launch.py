@@ -15,6 +15,7 @@ from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefuse
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress, run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
+from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import Executor
 from disagg_cli.executors.warm import WarmExecutor
@@ -77,6 +78,8 @@ async def check_machine(prepared: Prepared) -> None:
         raise PlanRefused(f"not installed here: {', '.join(missing)}", fix="pip install 'disagg-cli[engine]'")
     executor = LocalExecutor()
     for address, wanted in prepared.ports().items():
+        if not sessions.is_local(address):
+            raise PlanRefused(f"{address} is no address of this machine", fix="change `router.host`")
         if taken := await executor.taken_ports(address, wanted):
             who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
             raise PlanRefused(

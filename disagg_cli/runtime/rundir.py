@@ -60,7 +60,7 @@ class RunDir:
 
 def home() -> Path:
     """The folder of all that disagg keeps: $DISAGG_HOME, else the platform's state folder."""
-    return Path(os.environ.get(HOME) or platformdirs.user_state_dir("disagg"))
+    return Path(os.environ.get(HOME) or platformdirs.user_state_dir("disagg")).absolute()
 
 
 def cache() -> Path:
@@ -71,7 +71,10 @@ def cache() -> Path:
 def create(name: str) -> RunDir:
     """Make the folder of a new run, readable by its owner alone, and make it the current one."""
     runs = home() / "runs"
-    runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"cannot write to {runs}: {error.strerror}", fix=f"set {HOME} to a folder of yours") from None
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):
         path = runs / (f"{name}-{stamp}" if attempt == 0 else f"{name}-{stamp}-{attempt}")
@@ -97,13 +100,11 @@ def find(run: str | None) -> RunDir:
     """The run of this name, or the current one. UsageError names the runs that exist."""
     if run is None:
         return current()
-    path = home() / "runs" / run
-    if not path.is_dir():
-        known = sorted(p.name for p in (home() / "runs").glob("*")) if (home() / "runs").is_dir() else []
-        raise UsageError(
-            f"no run called {run}", fix=f"the newest are: {', '.join(known[-5:])}" if known else NO_RUN.fix
-        )
-    return RunDir(path)
+    known = {path.name: path for path in sorted((home() / "runs").glob("*"), key=lambda path: path.stat().st_mtime)}
+    if run not in known:
+        newest = ", ".join(list(known)[-5:])
+        raise UsageError(f"no run called {run}", fix=f"the newest are: {newest}" if newest else NO_RUN.fix)
+    return RunDir(known[run])
 
 
 def current_router_url() -> str:

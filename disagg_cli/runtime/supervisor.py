@@ -69,7 +69,8 @@ class Supervisor:
     async def stop(self, hurry: asyncio.Event) -> list[str]:
         """End every process: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left."""
         handles = list(self.handles.values())
-        await asyncio.gather(*(self.executor.terminate(handle) for handle in handles))
+        # One that cannot be asked is killed below, like one that does not listen.
+        await asyncio.gather(*(self.executor.terminate(handle) for handle in handles), return_exceptions=True)
         deadline = time.monotonic() + self.timeouts.grace
         while time.monotonic() < deadline and not hurry.is_set() and await self._left(handles):
             with contextlib.suppress(TimeoutError):

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 from aggregated import aggregated
-from conftest import Launched, answers, write_topology
+from launched import Launched, answers, write_topology
 
 from disagg_cli.topology.synthetic import SyntheticModel
 

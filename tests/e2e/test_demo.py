@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aggregated import aggregated
-from conftest import answers, assert_nothing_left, greedy, run, write_topology
+from launched import answers, assert_nothing_left, greedy, run, write_topology
 
 from disagg_cli.topology.synthetic import SyntheticModel
 

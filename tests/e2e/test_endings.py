@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Launched, greedy, run, write_topology
+from launched import Launched, greedy, run, write_topology
 
 from disagg_cli.executors import sessions
 
@@ -66,14 +66,12 @@ def _ask(url: str, number: int) -> None:
         greedy(url, f"question {number}", tokens=200)
 
 
-def test_killed_scheduler_takes_its_worker_with_it(launch, tmp_path: Path) -> None:
+def test_killed_rank_takes_its_worker_with_it(launch, tmp_path: Path) -> None:
     one = launch(write_topology(tmp_path))
     one.wait_for("serving")
     server = next(p for p in one.state["processes"] if p["name"] == "prefill-0")
-    child = next(
-        p for p in psutil.Process(server["pid"]).children(recursive=True) if "scheduler" in " ".join(p.cmdline())
-    )
-    child.kill()
+    rank, *_ = sorted(psutil.Process(server["pid"]).children(), key=psutil.Process.create_time)
+    rank.kill()
     code, output = one.finish(30)
     assert code == 4
     assert "prefill-0 died" in output

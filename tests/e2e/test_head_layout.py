@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from aggregated import aggregated
-from conftest import Launched, answers, write_topology
+from launched import Launched, answers, write_topology
 
 from disagg_cli.topology.synthetic import SyntheticModel
 

@@ -129,6 +129,7 @@ class WarmParent:
                 return
             self.exits[pid] = os.waitstatus_to_exitcode(status)
             self.servers.pop(pid, None)
+            self._end([pid])  # its ranks, if some are left: a server without its leader serves nobody
 
     def _end(self, pids: list[int]) -> None:
         """Kill whole sessions at once: nobody is left who could want a graceful end."""
@@ -156,6 +157,8 @@ def run(module: str, argv: list[str], environment: dict[str, str], log: Path) ->
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            sys.stderr.write(f"{leaving.code}\n")
     except BaseException:  # noqa: BLE001 - the child's last frame: whatever it was belongs in the server's log
         traceback.print_exc()
     finally:
