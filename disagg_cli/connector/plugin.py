@@ -13,3 +13,7 @@ def register() -> None:
         from disagg_cli.connector.host_memory import hooks
 
         hooks.install()
+    if os.environ.get("DISAGG_OVERLAY") == "1":
+        from disagg_cli.connector.overlay import hooks as overlay
+
+        overlay.install()

@@ -1,21 +1,19 @@
 """Readiness is a transfer: every prefill/decode pair is driven directly, without a router, with a prompt of its own.
 
-A pair is driven by sending the same request to both servers with the same bootstrap host, port and room; the answer is
-decode's. Its first token comes from prefill; the second needs the KV cache that NIXL moved. Health checks stay green
+The first token of an answer comes from prefill; the second needs the KV cache that NIXL moved. Health checks stay green
 when that transfer is broken (SGLang 0.5.6 to 0.5.23).
 """
 
 import asyncio
-import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import aiohttp
 
-from disagg_cli.errors import ProbeFailed
+from disagg_cli.probe.exchange import rendezvous, stream
 from disagg_cli.topology.deployment import Worker
 
 TOKENS = 4
@@ -100,40 +98,19 @@ def _request(prefill: Worker, decode: Worker) -> dict[str, Any]:
         "text": f"Proof {nonce} from {prefill.name} to {decode.name}: one two three four five six seven eight nine ten",
         "sampling_params": {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True},
         "stream": True,
-        "bootstrap_host": prefill.host.address,
-        "bootstrap_port": prefill.ports.bootstrap,
-        "bootstrap_room": secrets.randbits(63),
+        **rendezvous(prefill),
     }
 
 
 async def _drain(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any]) -> None:
-    async for _ in _events(session, worker, request):
+    async for _ in stream(session, worker, request):
         pass
 
 
 async def _follow(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any], seen: _Seen) -> None:
-    async for event in _events(session, worker, request):
+    async for event in stream(session, worker, request):
         seen.first = seen.first or time.monotonic()
         seen.last = event
-
-
-async def _events(
-    session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
-    """The JSON events of a streamed answer. ProbeFailed for an HTTP error, or an error that comes inside the stream."""
-    try:
-        async with session.post(f"{worker.url}/generate", json=request) as response:
-            if response.status != 200:
-                raise ProbeFailed(f"{worker.name} answered HTTP {response.status}: {(await response.text())[:300]}")
-            async for line in response.content:
-                data = line.removeprefix(b"data: ").strip()
-                if data.startswith(b"{"):
-                    event = json.loads(data)
-                    if "error" in event:
-                        raise ProbeFailed(f"{worker.name} answered an error: {str(event['error'])[:300]}")
-                    yield event
-    except (aiohttp.ClientError, ValueError) as error:
-        raise ProbeFailed(f"{worker.name}: {type(error).__name__}: {error}") from None
 
 
 def _tokens(event: dict[str, Any]) -> int:

@@ -5,13 +5,13 @@ import contextlib
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from disagg_cli.engine.installed import version_of, versions
-from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, ProbeFailed, UsageError
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, UsageError
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress, run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
@@ -19,14 +19,13 @@ from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import Executor
 from disagg_cli.executors.warm import WarmExecutor
-from disagg_cli.probe.pairs import PairResult, prove_pairs
-from disagg_cli.probe.router import prove_router
 from disagg_cli.rehearsal.synthetic import materialize
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.prepare import Prepared
+from disagg_cli.runtime.proof import Proof
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
-from disagg_cli.runtime.supervisor import Supervisor, indented, tail
+from disagg_cli.runtime.supervisor import Supervisor
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.deployment import Model
 from disagg_cli.topology.spec import GsmSpec
@@ -163,58 +162,12 @@ class Launch:
         await supervisor.start(self.prepared.workers)
         await supervisor.healthy(self.deployment.workers)
         await supervisor.start([self.prepared.router])  # it needs healthy workers, and starts while pairs are proven
-        await self._prove()
+        await Proof(self.prepared, self.recorder, self.timeouts).obtain()
         await self._evaluate()
         if not self.options.exit_after_eval:
             self.recorder.run_phase("serving")
             self.view.serving()
             await asyncio.Event().wait()
-
-    async def _prove(self) -> None:
-        pairs = self.deployment.pairs
-        self.recorder.run_phase("probing", f"{len(pairs)} pair(s) to move KV")
-        timeout = self.deployment.probe.timeout_s
-        results = await prove_pairs(pairs, timeout_s=timeout, done=self._pair_done)
-        router: dict[str, Any] = {}
-        try:
-            self._require_proof(results)
-            self.recorder.state.waiting_for = "a request through the router"
-            router = await prove_router(
-                self.deployment.router.url, self.deployment.model.served_name, timeout_s=self.timeouts.router
-            )
-        finally:
-            self.recorder.directory.write(
-                "probe.json",
-                {"schema": "disagg.probe/1", "pairs": [result.document() for result in results], "router": router},
-            )
-        self.recorder.process_phase("router", "proven", f"answered after {router['total_s']:.1f} s")
-
-    def _pair_done(self, result: PairResult) -> None:
-        text = f"first token {result.first_token_s:.2f} s, all {result.total_s:.2f} s" if result.ok else result.error
-        self.recorder.event(
-            "pair", f"{result.prefill} -> {result.decode}: {'KV moved' if result.ok else 'FAILED'}, {text}"
-        )
-        if result.ok:
-            for name in (result.prefill, result.decode):
-                self.recorder.process_phase(name, "proven")
-
-    def _require_proof(self, results: Sequence[PairResult]) -> None:
-        failed = [result for result in results if not result.ok]
-        if not failed:
-            return
-        names = list(dict.fromkeys(name for result in failed for name in (result.prefill, result.decode)))
-        logs = "\n".join(f"{name}, last lines:\n{indented(tail(self.recorder.directory.log(name)))}" for name in names)
-        causes = [finding for plan in self.prepared.plans for finding in plan.findings]
-        likely = (
-            "; ".join(f"{f.code} {f.message}" for f in causes) or "unknown: the plan expects this release to be right"
-        )
-        raise ProbeFailed(
-            f"{len(failed)} of {len(results)} pair(s) did not move KV: "
-            + "; ".join(f"{r.prefill} -> {r.decode}: {r.error}" for r in failed)
-            + f"\nlikely cause: {likely}\n{logs}",
-            where=str(self.recorder.directory.logs),
-            fix="; ".join(dict.fromkeys(f.fix for f in causes)) or "read both workers' logs from the first request on",
-        )
 
     async def _evaluate(self) -> None:
         """Run the evals that the topology names. A gate that fails decides the exit code once the run ends."""

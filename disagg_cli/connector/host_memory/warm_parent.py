@@ -149,9 +149,7 @@ def run(module: str, argv: list[str], environment: dict[str, str], log: Path) ->
     random.seed()  # siblings would draw the same numbers
     code = 1
     try:
-        import setproctitle
-
-        setproctitle.setproctitle(f"{module} {' '.join(argv)}")
+        name_process(f"{module} {' '.join(argv)}")
         sys.argv = [module, *argv]
         MODULES[module](argv)
         code = 0
@@ -191,12 +189,20 @@ def _route(argv: list[str]) -> None:
 MODULES = {"sglang.launch_server": _serve, "sglang_router.launch_router": _route}
 
 
+def name_process(title: str) -> None:
+    """Be called this in `ps`. The first call must come before the environment changes: it looks for its room there."""
+    import setproctitle
+
+    setproctitle.setproctitle(title)
+
+
 def main() -> None:
     """Import, listen, say so, serve."""
     path = Path(sys.argv[1])
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)  # children inherit these; SGLang sets its own
     import_sglang()
+    name_process("disagg warm parent")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         path.unlink(missing_ok=True)
         listener.bind(str(path))

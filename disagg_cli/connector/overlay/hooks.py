@@ -1,0 +1,108 @@
+"""The overlay's hooks into `NixlKVManager` of SGLang 0.5.11 to 0.5.23, and later ones of the same shape.
+
+Since 0.5.13 descriptor lists are prepared once for each peer, and the source's list once for all (sglang
+`disaggregation/nixl/conn.py`). The overlay keeps it so, but has one source list for each way of cutting a token:
+decode pools of different TP sizes behind one prefill then no longer share a list that fits only the first of them.
+Before 0.5.13 slices are computed for each request, from arguments.
+"""
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.disaggregation.nixl.conn import NixlKVManager
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from disagg_cli.connector.overlay.view import View, without_replicas
+
+MANAGER = "sglang.srt.disaggregation.nixl.conn.NixlKVManager"
+LOADED = "disagg overlay: loaded"
+REFUSED = "disagg overlay: refused"
+
+PREPARE = ("self", "peer_name", "decode_kv_args")
+SEND_PREPARED = ("self", "peer_name", "prefill_kv_indices", "dst_kv_indices")
+SEND_COMPUTED = (
+    *("self", "peer_name", "prefill_kv_indices", "dst_kv_ptrs", "dst_kv_indices", "dst_gpu_id", "notif"),
+    *("prefill_tp_size", "decode_tp_size", "decode_tp_rank", "dst_kv_item_len"),
+)
+
+
+def install() -> None:
+    """Register the hooks that fit this SGLang, all of them or none, and say so in the worker's log."""
+    send = _parameters("send_kvcache_slice")
+    if send == SEND_COMPUTED:
+        _hook("send_kvcache_slice", send_computed)
+        _say(f"{LOADED}: replicated KV heads are sliced right for each request")
+    elif send[:4] == SEND_PREPARED and _parameters("_init_hetero_tp_prep_handle")[:3] == PREPARE:
+        _hook("_init_hetero_tp_prep_handle", prepare)
+        _hook("send_kvcache_slice", send_prepared)
+        _say(f"{LOADED}: replicated KV heads are sliced right, and each decode TP has its own source descriptors")
+    else:
+        _say(f"{REFUSED}: this SGLang's NixlKVManager has another shape than the overlay knows (send: {send})")
+
+
+def prepare(original: Callable[..., Any], manager: Any, peer_name: str, peer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Prepare a peer's descriptors with its ranks shown as `without_replicas`."""
+    seen = without_replicas(manager.attn_tp_size, peer.decode_tp_size, peer.decode_tp_rank, _kv_heads(manager))
+    sources, groups = manager.__dict__.setdefault("disagg_sources", {}), seen.groups(manager.attn_tp_size)
+    shown = _shown(manager, prep_handle_slice_src=sources.get(groups))
+    shown.kv_args = copy.copy(manager.kv_args)
+    shown.kv_args.total_kv_head_num = seen.kv_heads
+    result = original(shown, peer_name, _peer(peer, seen), *args, **kwargs)
+    sources[groups] = shown.prep_handle_slice_src
+    manager.__dict__.setdefault("disagg_source_of", {})[peer_name] = shown.prep_handle_slice_src
+    manager.prep_handle_slice_src = manager.prep_handle_slice_src or shown.prep_handle_slice_src
+    return result
+
+
+def send_prepared(original: Callable[..., Any], manager: Any, peer_name: str, *args: Any, **kwargs: Any) -> Any:
+    """Send with the source descriptors that were cut for this peer."""
+    source = manager.disagg_source_of[peer_name]
+    if source is not manager.prep_handle_slice_src:
+        manager = _shown(manager, prep_handle_slice_src=source)
+    return original(manager, peer_name, *args, **kwargs)
+
+
+def send_computed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Send with the decode rank shown as `without_replicas`."""
+    call = inspect.signature(original).bind(*args, **kwargs).arguments
+    seen = without_replicas(
+        call["prefill_tp_size"], call["decode_tp_size"], call["decode_tp_rank"], _kv_heads(call["self"])
+    )
+    return original(**call | {"decode_tp_size": seen.decode_tp, "decode_tp_rank": seen.decode_rank})
+
+
+def _kv_heads(manager: Any) -> int:
+    """The model's KV heads, or what stock falls back to where it does not know them."""
+    args = manager.kv_args
+    return int(getattr(args, "total_kv_head_num", 0) or args.kv_head_num * manager.attn_tp_size)
+
+
+def _shown(manager: Any, **changes: Any) -> Any:
+    """The manager with some attributes changed, sharing all else. Other threads go on with the manager as it is."""
+    shown = object.__new__(type(manager))
+    shown.__dict__.update(manager.__dict__, **changes)
+    return shown
+
+
+def _peer(peer: Any, seen: View) -> Any:
+    shown = copy.copy(peer)
+    shown.decode_tp_size, shown.decode_tp_rank = seen.decode_tp, seen.decode_rank
+    return shown
+
+
+def _parameters(method: str) -> tuple[str, ...]:
+    found = getattr(NixlKVManager, method, None)
+    return tuple(inspect.signature(found).parameters) if found else ()
+
+
+def _hook(method: str, hook: Callable[..., Any]) -> None:
+    HookRegistry.register(f"{MANAGER}.{method}", hook, HookType.AROUND)
+
+
+def _say(line: str) -> None:
+    """Not through logging: SGLang configures it after it has loaded plugins, and the line would be lost."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,90 @@
+"""Why a deployment may call itself ready: KV moved between every pair, it was the right KV, and the router answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from disagg_cli.errors import ProbeFailed
+from disagg_cli.probe.pairs import PairResult, prove_pairs
+from disagg_cli.probe.parity import ParityResult, prove_parity
+from disagg_cli.probe.router import prove_router
+from disagg_cli.runtime.prepare import Prepared
+from disagg_cli.runtime.state import Recorder
+from disagg_cli.runtime.supervisor import indented, tail
+from disagg_cli.settings import Timeouts
+
+
+class Proof:
+    """Obtains the proof step by step; probe.json keeps what there is of it, also when a step fails."""
+
+    def __init__(self, prepared: Prepared, recorder: Recorder, timeouts: Timeouts) -> None:
+        self.prepared = prepared
+        self.deployment = prepared.deployment
+        self.recorder = recorder
+        self.timeouts = timeouts
+        self.document: dict[str, Any] = {"schema": "disagg.probe/1", "pairs": [], "parity": [], "router": {}}
+
+    async def obtain(self) -> None:
+        """Prove it. ProbeFailed names the pairs that did not, with both workers' last lines and the likely cause."""
+        try:
+            await self._transfers()
+            if self.deployment.probe.parity:
+                await self._parity()
+            await self._router()
+        finally:
+            self.recorder.directory.write("probe.json", self.document)
+
+    async def _transfers(self) -> None:
+        pairs = self.deployment.pairs
+        self.recorder.run_phase("probing", f"{len(pairs)} pair(s) to move KV")
+        results = await prove_pairs(pairs, timeout_s=self.deployment.probe.timeout_s, done=self._pair_done)
+        self.document["pairs"] = [result.document() for result in results]
+        failed = [result for result in results if not result.ok]
+        if failed:
+            what = "; ".join(f"{result.prefill} -> {result.decode}: {result.error}" for result in failed)
+            raise self._failure(f"{len(failed)} of {len(results)} pair(s) did not move KV: {what}", failed)
+
+    def _pair_done(self, result: PairResult) -> None:
+        text = f"first token {result.first_token_s:.2f} s, all {result.total_s:.2f} s" if result.ok else result.error
+        moved = "KV moved" if result.ok else "FAILED"
+        self.recorder.event("pair", f"{result.prefill} -> {result.decode}: {moved}, {text}")
+        if result.ok and not self.deployment.probe.parity:
+            self._proven(result)
+
+    async def _parity(self) -> None:
+        self.recorder.run_phase("probing", "decode's log-probabilities to agree with prefill's")
+        results = await prove_parity(
+            self.deployment.pairs,
+            kv_dtype=self.prepared.plans[0].layout.kv_dtype,
+            timeout_s=self.deployment.probe.timeout_s,
+        )
+        self.document["parity"] = [result.document() for result in results]
+        for result in results:
+            self.recorder.event("parity", f"{result.prefill} -> {result.decode}: {result.sentence()}")
+            if result.ok:
+                self._proven(result)
+        failed = [result for result in results if not result.ok]
+        if failed:
+            what = "; ".join(f"{result.prefill} -> {result.decode}: {result.sentence()}" for result in failed)
+            raise self._failure(f"{len(failed)} of {len(results)} pair(s) moved wrong KV: {what}", failed)
+
+    async def _router(self) -> None:
+        self.recorder.run_phase("probing", "a request through the router")
+        url, model = self.deployment.router.url, self.deployment.model.served_name
+        self.document["router"] = answer = await prove_router(url, model, timeout_s=self.timeouts.router)
+        self.recorder.process_phase("router", "proven", f"answered after {answer['total_s']:.1f} s")
+
+    def _proven(self, result: PairResult | ParityResult) -> None:
+        for name in (result.prefill, result.decode):
+            self.recorder.process_phase(name, "proven")
+
+    def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
+        directory = self.recorder.directory
+        names = list(dict.fromkeys(name for result in failed for name in (result.prefill, result.decode)))
+        logs = "\n".join(f"{name}, last lines:\n{indented(tail(directory.log(name)))}" for name in names)
+        causes = [finding for plan in self.prepared.plans for finding in plan.findings]
+        likely = "; ".join(f"{cause.code} {cause.message}" for cause in causes)
+        return ProbeFailed(
+            f"{what}\nlikely cause: {likely or 'unknown; the plan expects this release to be right'}\n{logs}",
+            where=str(directory.logs),
+            fix="; ".join(dict.fromkeys(c.fix for c in causes)) or "read both workers' logs from the first request on",
+        )
