@@ -42,7 +42,7 @@ def launch(
     out = console(as_json=as_json)
     if run_dir is None:
         show_plan(prepared, out)
-    if dry_run:
+    if dry_run and not (as_json and prepared.errors and not force):
         show(show_dry_run(prepared), prepared.document() | {"plan": prepared.plan_document()}, as_json=as_json)
     refuse_errors(prepared.errors, force=force)
     if dry_run:
@@ -94,7 +94,7 @@ def _detach(prepared: Prepared, flags: list[str], out: Console, *, as_json: bool
 
     asyncio.run(check_machine(prepared))
     directory: RunDir = rundir.create(prepared.deployment.name)
-    pid = start_detached(prepared.config, directory, flags)
-    for line in follow_until_serving(directory, pid):
+    child = start_detached(prepared.config, directory, flags)
+    for line in follow_until_serving(directory, child):
         out.print(line, markup=False)
     show(where_everything_is(directory), summary(directory), as_json=as_json)

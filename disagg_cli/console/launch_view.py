@@ -80,7 +80,7 @@ def _table(state: RunState) -> RenderableType:
     for process in state.processes.values():
         colour = COLOURS[process.phase]
         phase = f"[{colour}]{SHOWN.get(process.phase, process.phase)}[/]"
-        table.add_row(process.name, phase, f"{now - process.since:.0f} s", process.url)
+        table.add_row(process.name, phase, f"{now - process.since:.0f} s", Text(process.url))
     waiting = f"waiting for {state.waiting_for}, " if state.waiting_for else ""
     return Group(table, Text(f"{state.phase}: {waiting}{now - state.since:.0f} s", style="bold"))
 
@@ -94,7 +94,7 @@ def status_table(status: Status) -> RenderableType:
     for process in state["processes"]:
         colour, age = COLOURS[process["phase"]], time.time() - process["since"]
         phase = f"[{colour}]{SHOWN.get(process['phase'], process['phase'])}[/]"
-        table.add_row(process["name"], phase, f"{age:.0f} s", str(process["pid"] or ""), process["url"])
+        table.add_row(process["name"], phase, f"{age:.0f} s", str(process["pid"] or ""), Text(process["url"]))
     heading = f"{state['run']}: {status.phase}"
     if status.phase == "ended":
         heading += f", exit code {state['exit_code']}: {state['reason']}"
@@ -106,9 +106,9 @@ def status_table(status: Status) -> RenderableType:
 def where_everything_is(directory: RunDir) -> RenderableType:
     """The last screen of a launch that serves."""
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("router", f"{directory.read('state.json')['url']}/v1/completions")
-    rows.add_row("run", str(directory.path))
-    rows.add_row("logs", "disagg logs [WORKER] [-f]")
+    rows.add_row("router", Text(f"{directory.read('state.json')['url']}/v1/completions"))
+    rows.add_row("run", Text(str(directory.path)))
+    rows.add_row("logs", Text("disagg logs [WORKER] [-f]"))
     rows.add_row("eval", "disagg eval gsm8k")
     rows.add_row("stop", "disagg stop, or Ctrl-C where it was launched")
     return rows

@@ -113,10 +113,11 @@ class WarmExecutor(LocalExecutor):
                 while line := await self._parent.stdout.readline():
                     if line == b"ready\n":
                         return
+                code = await self._parent.wait()
         except TimeoutError:
             raise LaunchFailed(f"the warm parent was not ready after {READY_S:.0f} s", where=str(self._log)) from None
         raise LaunchFailed(
-            f"the warm parent died while it imported SGLang (exit code {await self._parent.wait()})",
+            f"the warm parent died while it imported SGLang (exit code {code})",
             where=str(self._log),
             fix="try --cold, which starts each server by its ordinary command line",
         )

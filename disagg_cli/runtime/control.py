@@ -1,7 +1,6 @@
 """What other terminals do with a run: look at it, follow its logs, stop it. All they have is its directory."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -51,7 +50,12 @@ def stop(run: RunDir) -> tuple[str, ...]:
     if now.supervised:
         sessions.send(now.state["pid"], signal.SIGTERM)
         _wait_until_gone(now.state["pid"], now.state["born"])
-    return _end_leftovers(status(run).state)
+    after = status(run)
+    leftovers = _end_leftovers(after.state)
+    if after.phase == "lost":
+        reason = "stopped after its supervisor had gone"
+        run.write("state.json", after.state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
+    return leftovers
 
 
 def _wait_until_gone(pid: int, born: float) -> None:
@@ -126,21 +130,20 @@ def _new_text(log: Path, start: int) -> tuple[str, int]:
     return data.decode(errors="replace"), start + len(data)
 
 
-def start_detached(config: Path, run: RunDir, flags: Sequence[str]) -> int:
-    """Start `disagg launch` in a session of its own, writing to the run's launch.log. Return its pid."""
+def start_detached(config: Path, run: RunDir, flags: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start `disagg launch` in a session of its own, writing to the run's launch.log."""
     command = [sys.executable, "-m", "disagg_cli", "launch", str(config), "--run-dir", str(run.path), *flags]
     with (run.path / "launch.log").open("ab") as log:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
-    return child.pid
 
 
-def follow_until_serving(run: RunDir, pid: int) -> Iterator[str]:
+def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterator[str]:
     """Yield what happens in a detached run until it serves. LaunchFailed, or what ended it, if it does not."""
     events, place = run.path / "events.jsonl", 0
     while True:
-        code = _exit_code(pid)
+        code = child.poll()
         if events.exists():
             text, place = _new_text(events, place)
             yield from (str(json.loads(line)["text"]) for line in text.splitlines())
@@ -155,12 +158,6 @@ def _ended_early(run: RunDir, code: int) -> DisaggError:
     reason = run.read("state.json").get("reason") or _new_text(run.path / "launch.log", 0)[0].strip()
     kinds = {kind.exit_code: kind for kind in DisaggError.__subclasses__()}
     return kinds.get(code, LaunchFailed)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
-
-
-def _exit_code(pid: int) -> int | None:
-    """The exit code of a child, None while it runs."""
-    done, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if done else None
 
 
 def summary(run: RunDir) -> dict[str, Any]:

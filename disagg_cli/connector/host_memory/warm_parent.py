@@ -105,10 +105,17 @@ class WarmParent:
 
     def _start(self, server: dict[str, Any], connection: socket.socket) -> int:
         sys.stdout.flush()
+        settled, settles = os.pipe()
         pid = os.fork()
         if pid == 0:
             self._leave_behind()
-            run(server["module"], server["argv"], server["env"], Path(server["log"]))
+            os.close(settled)
+            settle(Path(server["log"]))
+            os.close(settles)
+            run(server["module"], server["argv"], server["env"])
+        os.close(settles)
+        os.read(settled, 1)  # ends when the child has a session of its own, or has died trying
+        os.close(settled)
         self.servers[pid] = connection
         return pid
 
@@ -138,12 +145,16 @@ class WarmParent:
                 os.killpg(pid, signal.SIGKILL)
 
 
-def run(module: str, argv: list[str], environment: dict[str, str], log: Path) -> NoReturn:
-    """Be `python -m MODULE ARGV` in a session, an environment and a log of its own."""
+def settle(log: Path) -> None:
+    """In the child: have a session and a log of its own."""
     os.setsid()
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, output), (2, output)):
         os.dup2(source, target)
+
+
+def run(module: str, argv: list[str], environment: dict[str, str]) -> NoReturn:
+    """Be `python -m MODULE ARGV` in an environment of its own."""
     os.environ.clear()
     os.environ.update(environment)
     random.seed()  # siblings would draw the same numbers
