@@ -2,9 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -12,12 +13,17 @@ from rich.table import Table
 
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress
+from disagg_cli.evals.served import Counters
 from disagg_cli.evals.states import State
 from disagg_cli.evals.statistics import Outcome, wilson
 from disagg_cli.evals.timing import Percentiles
 
+if TYPE_CHECKING:
+    from disagg_cli.evals.compare import Comparison, Difference
+
 _COLOURS = {Outcome.PASS: "green", Outcome.FAIL: "red"}
 _BETWEEN_LINES_S = 10.0
+_DIFFERENCES_SHOWN = 20
 _LATENCIES = {
     "first_token": "first token",
     "second_token_gap": "first to second token",
@@ -28,10 +34,10 @@ _LATENCIES = {
 
 
 @contextmanager
-def following(url: str) -> Iterator[Callable[[Progress], None]]:
+def following() -> Iterator[Callable[[Progress], None]]:
     """Show progress on stderr: a bar on a terminal, else a line every 10 s. Yields what to call at each step."""
     if not sys.stderr.isatty():
-        yield _Lines(url)
+        yield _Lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
@@ -55,9 +61,8 @@ def following(url: str) -> Iterator[Callable[[Progress], None]]:
 class _Lines:
     """One line now and then, for logs."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self) -> None:
         self._next = time.monotonic() + _BETWEEN_LINES_S
-        self._url = url
 
     def __call__(self, now: Progress) -> None:
         if now.done < now.planned and time.monotonic() < self._next:
@@ -78,9 +83,12 @@ def eval_view(report: EvalReport, folder: Path | None = None) -> RenderableType:
     if report.answered:
         parts.append(_latency(report.latency))
         parts.append(_speed(report))
-    parts += [f"[yellow]note:[/] {escape(note)}" for note in report.notes]
+        parts.append(_order(report))
+    parts += [f"[yellow]note:[/] {escape(note)}" for note in report.facts.notes]
     if report.failures:
         parts.append(_failures(report))
+    if report.facts.counters:
+        parts.append(_counters(report.facts.counters))
     if folder:
         parts.append(f"samples and summary: {escape(str(folder))}")
     return Group(*parts)
@@ -143,11 +151,90 @@ def _speed(report: EvalReport) -> str:
     )
 
 
-def _failures(report: EvalReport) -> Table:
+def _order(report: EvalReport) -> str:
+    quarters = ", ".join(f"{share.right}/{share.answered}" for share in report.quarters)
+    ranks = ", ".join(f"rank {rank} {share.right}/{share.answered}" for rank, share in report.by_rank.items())
+    flags = ", ".join(
+        f"{count} {name}" for name, count in (("repetitive", report.repetition), ("empty", report.empty)) if count
+    )
+    parts = [f"right by quarter of completion: {quarters}", f"by decode {ranks}" if ranks else "", flags]
+    return "; ".join(filter(None, parts))
+
+
+def _counters(counters: Sequence[Counters]) -> Table:
+    """What the run did to the workers' counters; a queue that is not empty again is red."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("failed", "as", "message", "first request", "room"):
+    for name in ("worker", "counters", "left in PD queues"):
         table.add_column(name, overflow="fold")
-    for entry in report.failures:
-        room = entry.rooms[0] if entry.rooms else ""
-        table.add_row(str(entry.count), f"{entry.state} ({entry.kind})", escape(entry.message), entry.rids[0], room)
+    for entry in counters:
+        deltas = ", ".join(f"{_short(name)} {delta:+,.0f}" for name, delta in entry.deltas.items() if delta)
+        left = ", ".join(f"[red]{_short(name)} {count:g}[/]" for name, count in entry.leaked.items())
+        answers = bool(entry.deltas or entry.queues)
+        table.add_row(escape(entry.worker), deltas if answers else "[red]answers no more[/]", left or "none" * answers)
     return table
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("sglang:").removesuffix("_total")
+
+
+def compare_view(comparison: "Comparison", folder: Path | None = None) -> RenderableType:
+    """Two runs: verdict, counts, and where answers differ."""
+    colour = _COLOURS.get(comparison.outcome, "yellow")
+    identical = "" if comparison.identical_share is None else f" ({comparison.identical_share:.1%})"
+    head = (
+        f"[bold {colour}]{comparison.outcome}[/]  {escape(comparison.reason)}\n"
+        f"{comparison.pairs} questions answered in both: {comparison.identical} identical{identical}, "
+        f"{comparison.lost} lost, {comparison.gained} gained (p = {comparison.p_value:.3g})\n"
+        f"right: {comparison.right_before} before, {comparison.right_after} now; "
+        f"failed: {comparison.failed_before} before, {comparison.failed_after} now"
+    )
+    parts: list[RenderableType] = [head]
+    for name, title in _LATENCIES.items():
+        if found := comparison.latency.get(name):
+            parts.append(f"{title}, p50: {_ms(found[0])} ms before, {_ms(found[1])} ms now")
+    if comparison.prompt_tokens_differ:
+        parts.append(f"[red]{comparison.prompt_tokens_differ} prompts were counted differently by the two servers[/]")
+    if comparison.differences:
+        parts.append(_differences(comparison.differences))
+    if folder:
+        parts.append(f"both runs and comparison.json: {escape(str(folder))}")
+    return Group(*parts)
+
+
+def _differences(differences: Sequence["Difference"]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("differs", "flip", "from token", "answer before", "now", "text before", "text now"):
+        table.add_column(name, overflow="fold")
+    for found in differences[:_DIFFERENCES_SHOWN]:
+        token = f"character {found.character}" if found.token is None else str(found.token)
+        around = (escape(repr(text)) for text in found.around)
+        table.add_row(found.id, found.flip or "", token, found.before or "none", found.after or "none", *around)
+    if len(differences) > _DIFFERENCES_SHOWN:
+        table.add_row(f"and {len(differences) - _DIFFERENCES_SHOWN} more", *[""] * 6)
+    return table
+
+
+def score_view(document: Mapping[str, Any]) -> RenderableType:
+    """Stored completions, scored again: the counts; single rows are for `--json`."""
+    counts = {State(name): count for name, count in document["counts"].items()}
+    shares = ", ".join(
+        f"{title} {document[name]:.4f}"
+        for name, title in (("accuracy", "accuracy"), ("accuracy_strict", "strict"), ("accuracy_planned", "of planned"))
+        if document[name] is not None
+    )
+    return Group(
+        f"{document['answered']} of {document['planned']} answered; {shares} ({document['scorer']})", _states(counts)
+    )
+
+
+def _failures(report: EvalReport) -> str:
+    """A line for each kind of failure: a message is too long for a column."""
+    lines = []
+    for entry in report.failures:
+        room = f", bootstrap room {entry.rooms[0]}" if entry.rooms else ""
+        lines.append(
+            f"[red]{entry.count} {entry.state}[/] ({entry.kind}): {escape(entry.message)} "
+            f"\\[first: {entry.rids[0]}{room}]"
+        )
+    return "\n".join(lines)

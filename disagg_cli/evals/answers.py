@@ -22,6 +22,7 @@ SCORER = "disagg-flexible/1"
 _TOLERANCE = Fraction(1, 1_000_000)
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _STRICT_NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|-?\.[0-9]+")
+_GOLD = re.compile(r"^#### (-?[0-9]{1,3}(?:,[0-9]{3})+|-?[0-9]{1,30})\s*\Z", re.MULTILINE)
 _MARKER = re.compile(r"####[ \t*$]*")
 _BRACE = re.compile(r"\\[{}]|(?P<box>\\f?box(?:ed)?[ ]?\{)|\{|\}")
 _BOXES, _BOX_LENGTH = 64, 1000
@@ -51,10 +52,10 @@ def is_right(answer: Fraction | None, gold: Fraction | int) -> bool:
 
 def gold_answer(worked: str) -> int:
     """The number behind the one `#### ` of a worked answer in GSM8K's form. ValueError where there is none."""
-    _, marker, number = worked.partition("\n#### ")
-    if not marker or not re.fullmatch(r"-?[0-9]{1,3}(,?[0-9]{3})*|-?[0-9]+", number.strip()):
+    found = _GOLD.search(worked)
+    if not found:
         raise ValueError("no integer after '#### ' at the end of the answer")
-    return int(number.replace(",", ""))
+    return int(found[1].replace(",", ""))
 
 
 def _strict(text: str) -> Fraction | None:

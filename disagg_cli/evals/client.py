@@ -6,6 +6,7 @@ room and would hide the fault. Every attempt ends in an `Exchange`, whatever hap
 """
 
 import asyncio
+import os
 import resource
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 import aiohttp
 from yarl import URL
 
-from disagg_cli.evals.events import Failure, Reply, failure
+from disagg_cli.evals.events import REPLIES, Failure, Reply, failure
+from disagg_cli.evals.protocols import PATHS, Endpoint
 from disagg_cli.evals.timing import Timing, measure
 
 # Below uvicorn's 5 s: a connection that the server is about to close must not be used again.
@@ -44,7 +46,7 @@ class Request:
 
     id: str
     rid: str
-    path: str
+    endpoint: Endpoint
     body: bytes
 
 
@@ -54,6 +56,9 @@ class Exchange:
 
     request: Request
     text: str
+    pieces: list[int]
+    reasoning_characters: int
+    server: dict[str, int]
     finish_reason: str | None
     matched_stop: object
     prompt_tokens: int | None
@@ -141,11 +146,12 @@ class Pool:
         if self._deadlines.run_s is not None:
             timer = asyncio.get_running_loop().call_later(self._deadlines.run_s, self.stop, "run")
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+        headers = _HEADERS | api_key_header()
         no_timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
         try:
             async with (
                 aiohttp.ClientSession(
-                    connector=connector, timeout=no_timeout, cookie_jar=aiohttp.DummyCookieJar()
+                    connector=connector, timeout=no_timeout, cookie_jar=aiohttp.DummyCookieJar(), headers=headers
                 ) as session,
                 asyncio.TaskGroup() as workers,
             ):
@@ -157,9 +163,12 @@ class Pool:
             if timer:
                 timer.cancel()
 
-    def stop(self, kind: str) -> None:
-        """Start nothing more, and end what is in flight, with this kind of failure."""
+    def stop(self, kind: str, grace_s: float = 0.0) -> None:
+        """Start nothing more, and end what is still in flight after the time of grace, with this kind of failure."""
         self.stopped = self.stopped or kind
+        asyncio.get_running_loop().call_later(grace_s, self._expire, kind)
+
+    def _expire(self, kind: str) -> None:
         for watch in tuple(self._watches):
             watch.expire(kind)
 
@@ -173,7 +182,7 @@ class Pool:
         watch = Watch(self._deadlines)
         self._watches.add(watch)
         started_at = time.time()
-        read = _Read(watch=watch)
+        read = _Read(watch=watch, reply=REPLIES[request.endpoint]())
         try:
             trouble = await self._post(session, request, read)
         except asyncio.CancelledError:
@@ -182,7 +191,7 @@ class Pool:
                 raise
             trouble = _overdue(watch.expired, self._deadlines)
         except aiohttp.ClientConnectorError as error:
-            trouble = failure("connect", f"cannot connect: {error}")
+            trouble = failure("connect", f"cannot connect to {error.host}:{error.port}: {error.strerror or error}")
         except (aiohttp.ClientError, OSError) as error:
             trouble = failure("cut", f"the connection broke: {type(error).__name__}: {error}")
         finally:
@@ -191,8 +200,8 @@ class Pool:
         return _exchange(request, read, trouble, started_at, asyncio.get_running_loop().time())
 
     async def _post(self, session: aiohttp.ClientSession, request: Request, read: "_Read") -> Failure | None:
-        url = URL(self._url + request.path, encoded=True)
-        async with session.post(url, data=request.body, headers=_HEADERS) as response:
+        url = URL(self._url + PATHS[request.endpoint], encoded=True)
+        async with session.post(url, data=request.body, allow_redirects=False) as response:
             if response.status != 200:
                 body = await response.content.read(_ERROR_BODY)
                 return failure("http", _message(response.status, body), response.status)
@@ -211,9 +220,9 @@ class _Read:
 
     __slots__ = ("arrivals", "received", "reply", "watch")
 
-    def __init__(self, *, watch: Watch) -> None:
+    def __init__(self, *, watch: Watch, reply: Reply) -> None:
         self.watch = watch
-        self.reply = Reply()
+        self.reply = reply
         self.received = 0
         self.arrivals: list[tuple[float, int]] = []
 
@@ -225,11 +234,20 @@ class _Read:
             self.arrivals.append((now, pieces))
 
 
+def api_key_header() -> dict[str, str]:
+    """For servers that ask for a key: it comes from $DISAGG_API_KEY, and stands in no file and no command line."""
+    key = os.environ.get("DISAGG_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 def _exchange(request: Request, read: _Read, trouble: Failure | None, started_at: float, end: float) -> Exchange:
     reply = read.reply
     return Exchange(
         request=request,
         text=reply.text,
+        pieces=reply.pieces,
+        reasoning_characters=reply.reasoning_characters,
+        server=reply.server,
         finish_reason=reply.finish_reason,
         matched_stop=reply.matched_stop,
         prompt_tokens=reply.prompt_tokens,

@@ -2,7 +2,8 @@
 
 Two datasets: `gsm8k`, the 1,319 test and 7,473 train questions of OpenAI's grade-school-math (MIT), and `mini`, 48 word
 problems written for this project. Every file is known by its sha256. GSM8K is read from a file or folder that the user
-names, else from the cache, else fetched once from the original repository; a hub is never asked.
+names, else from the cache, else fetched once from the original repository, or from a mirror of its data folder at
+$DISAGG_GSM8K_URL; a hub is never asked.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Reading a streamed answer: server-sent events of `/v1/completions`, cheaply.
+"""Reading an answer as it is streamed, cheaply: `/v1/completions`, `/v1/chat/completions` and `/generate`.
 
 A 512-way run sees 100,000 events a second, and decoding the JSON of each would be most of the client's work. Events of
 one answer are byte for byte alike but for the text. So the bytes before and after the text of the last event that was
@@ -36,8 +36,12 @@ def failure(kind: str, message: str, status: int | None = None) -> Failure:
 
 
 class Reply:
-    """What one answer says, filled event by event (`feed`) or at once (`whole`)."""
+    """What one answer of `/v1/completions` says, filled event by event (`feed`) or at once (`whole`).
 
+    `server`: what the worker that answered says of itself, where it does (`dp_rank`, `num_retractions`).
+    """
+
+    _key = b'"text":'
     __slots__ = (
         "_least",
         "_pieces",
@@ -51,6 +55,8 @@ class Reply:
         "finish_reason",
         "matched_stop",
         "prompt_tokens",
+        "reasoning_characters",
+        "server",
         "trouble",
     )
 
@@ -65,12 +71,19 @@ class Reply:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.reasoning_characters = 0
+        self.server: dict[str, int] = {}
         self.trouble: Failure | None = None
 
     @property
     def text(self) -> str:
         """All text so far."""
         return b"".join(self._pieces).decode(errors="replace")
+
+    @property
+    def pieces(self) -> list[int]:
+        """Lengths in characters of the pieces in which the text came: a token each, as a rule."""
+        return [len(piece) if piece.isascii() else len(piece.decode(errors="replace")) for piece in self._pieces]
 
     def feed(self, data: bytes) -> int:
         """Take what arrived; how many events with text were in it."""
@@ -129,10 +142,15 @@ class Reply:
         return self._choice(choices[0])
 
     def _choice(self, choice: dict[str, Any]) -> str:
+        self._finish(choice)
+        return self._take(choice.get("text"))
+
+    def _finish(self, choice: dict[str, Any]) -> None:
         if reason := choice.get("finish_reason"):
             self.finish_reason = str(reason)
             self.matched_stop = choice.get("matched_stop")
-        text = choice.get("text")
+
+    def _take(self, text: object) -> str:
         if not isinstance(text, str) or not text:
             return ""
         self._pieces.append(text.encode(errors="replace"))
@@ -163,13 +181,74 @@ class Reply:
 
     def _learn(self, line: bytes, text: str) -> None:
         """Remember the bytes around the text, if they can be told for sure."""
-        key = line.find(b'"text":')
-        start = line.find(b'"', key + 7) + 1
+        key = line.find(self._key)
+        past = key + len(self._key)
+        start = line.find(b'"', past) + 1
         piece = text.encode(errors="replace")
         end = start + len(piece)
-        sure = key > 0 and line.count(b'"text":') == 1 and not line[key + 7 : start - 1].strip()
+        sure = key > 0 and line.count(self._key) == 1 and not line[past : start - 1].strip()
         if sure and line[start:end] == piece and line[end : end + 1] == b'"':
             self._prefix, self._suffix, self._least = line[:start], line[end:], len(line) - len(piece)
+
+
+class ChatReply(Reply):
+    """An answer of `/v1/chat/completions`. Reasoning that the server has split off is counted, and never scored."""
+
+    _key = b'"content":'
+    __slots__ = ()
+
+    def _choice(self, choice: dict[str, Any]) -> str:
+        self._finish(choice)
+        said = choice.get("delta") or choice.get("message")
+        if not isinstance(said, dict):
+            return ""
+        thought = said.get("reasoning_content")
+        if isinstance(thought, str) and thought:
+            self.reasoning_characters += len(thought)
+            self.events += 1
+        return self._take(said.get("content"))
+
+
+class GenerateReply(Reply):
+    """An answer of SGLang's `/generate`, whose events carry the whole text so far (or, if so started, what is new)."""
+
+    _key = b"\0"
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = ""
+
+    def _event(self, event: dict[str, Any]) -> str:
+        if event.get("error"):
+            self._error(event)
+            return ""
+        text, meta = event.get("text"), event.get("meta_info")
+        if isinstance(text, str):
+            new = text.removeprefix(self._seen)
+            self._seen = text if len(new) < len(text) or not self._seen else self._seen + new
+            self._take(new)
+        if isinstance(meta, dict):
+            self._meta(meta)
+        return ""
+
+    def _meta(self, meta: dict[str, Any]) -> None:
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+            setattr(self, name, _count(meta.get(name), getattr(self, name)))
+        for name in ("dp_rank", "num_retractions"):
+            if isinstance(meta.get(name), int):
+                self.server[name] = meta[name]
+        reason = meta.get("finish_reason")
+        if isinstance(reason, dict):
+            self.finish_reason = str(reason.get("type"))
+            self.matched_stop = reason.get("matched")
+            if reason.get("message"):
+                status = reason.get("status_code")
+                self._fail("abort", str(reason["message"]), status if isinstance(status, int) else None)
+
+
+REPLIES: dict[str, type[Reply]] = {"completions": Reply, "chat": ChatReply, "generate": GenerateReply}
+"""How the answers of each endpoint are read."""
 
 
 def _count(value: object, known: int | None) -> int | None:

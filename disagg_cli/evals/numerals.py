@@ -69,8 +69,10 @@ def value(found: re.Match[str] | None) -> Fraction | None:
 
 
 def decimal(digits: str, *, power: str = "0") -> Fraction | None:
-    """An optional minus, digits with correct thousands groups and decimals, times ten to a power."""
+    """An optional minus, digits with thousands groups and decimals, times ten to a power. None for anything else."""
     whole, _, decimals = digits.replace(",", "").partition(".")
+    if not (re.fullmatch("-?[0-9]*", whole) and re.fullmatch("[0-9]*", decimals) and (whole + decimals).strip("-")):
+        return None
     if len(whole) + len(decimals) > MAX_DIGITS or len(power) > 4 or abs(int(power)) > MAX_EXPONENT:
         return None
     return int(whole + decimals) * Fraction(10) ** (int(power) - len(decimals))

@@ -2,39 +2,35 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from disagg_cli.errors import DisaggError, EvalFailed, EvalUndecided
+from disagg_cli.evals.plan import Identity
+from disagg_cli.evals.served import Counters
 from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.evals.states import ANSWERED, Sample, State, with_strange_prompts
-from disagg_cli.evals.statistics import Outcome, Verdict, judge, wilson
+from disagg_cli.evals.statistics import Outcome, Verdict, hypergeometric_at_most, judge, wilson
 from disagg_cli.evals.timing import Percentiles, histogram_percentiles, percentiles
 
 _EXIT = {Outcome.PASS: 0, Outcome.NO_BASELINE: 0, Outcome.FAIL: 6, Outcome.INCONCLUSIVE: 7, Outcome.NOT_JUDGED: 7}
 _GARBAGE_SHARE, _GARBAGE_LEAST = 0.01, 3
 _TRUNCATED_SHARE = 0.01
+_DECAY_ALPHA = 0.001
 _HUNG_LISTED = 50
+_CAUSE_LENGTH = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
-    """What must be the same for two scores to be comparable, and where they come from."""
+class Facts:
+    """What a report tells beside its samples. `stopped`: why the run ended before its plan, if it did."""
 
-    run: str
-    url: str
-    model: str
-    dataset: str
-    split: str
-    source: str
-    sha256: str
-    custom_data: bool
-    ids: tuple[str, ...]
-    prompt: str
-    scorer: str
-    settings: EvalSettings
+    stopped: str | None = None
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    counters: tuple[Counters, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +47,8 @@ class FailureClass:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Quarter:
-    """Accuracy in a quarter of the answers, in the order in which they came."""
+class Share:
+    """Right answers among a part of all answers."""
 
     answered: int
     right: int
@@ -67,10 +63,13 @@ class EvalReport:
     counts: Mapping[State, int]
     right: int
     right_strict: int
+    right_flexible: int
     verdict: Verdict
-    stopped: str | None
-    notes: tuple[str, ...]
-    quarters: tuple[Quarter, ...]
+    facts: Facts
+    quarters: tuple[Share, ...]
+    decay: float
+    by_rank: Mapping[int, Share]
+    retractions: int | None
     repetition: int
     empty: int
     failures: tuple[FailureClass, ...]
@@ -130,16 +129,13 @@ class EvalReport:
 
     def document(self) -> dict[str, Any]:
         """summary.json, `disagg.eval/1`."""
-        settings = asdict(self.identity.settings)
-        settings["data"] = str(settings["data"]) if settings["data"] else None
         interval = wilson(self.right, self.answered) if self.answered else None
         return {
             "schema": "disagg.eval/1",
             "ok": self.exit_code == 0,
             "exit_code": self.exit_code,
             "verdict": asdict(self.verdict),
-            **asdict(self.identity),
-            "settings": settings,
+            **self.identity.to_dict(),
             "planned": self.planned,
             "answered": self.answered,
             "counts": dict(self.counts),
@@ -147,12 +143,18 @@ class EvalReport:
             "accuracy": self.accuracy,
             "accuracy_planned": self.accuracy_planned,
             "accuracy_strict": self.right_strict / self.answered if self.answered else None,
+            "accuracy_flexible": self.right_flexible / self.answered if self.answered else None,
             "interval": interval,
             "quarters": [asdict(quarter) for quarter in self.quarters],
+            "order_p_value": self.decay,
+            "by_dp_rank": {rank: asdict(share) for rank, share in self.by_rank.items()},
+            "retractions": self.retractions,
             "repetition": self.repetition,
             "empty": self.empty,
-            "stopped": self.stopped,
-            "notes": list(self.notes),
+            "stopped": self.facts.stopped,
+            "notes": list(self.facts.notes),
+            "servers": {url: dict(told) for url, told in self.facts.versions.items()},
+            "workers": [asdict(entry) for entry in self.facts.counters],
             "failures": [asdict(entry) for entry in self.failures],
             "hung": list(self.hung),
             "latency_s": {name: asdict(entry) if entry else None for name, entry in self.latency.items()},
@@ -170,35 +172,39 @@ class EvalReport:
         }
 
 
-def build(
-    identity: Identity, samples: Iterable[Sample], *, stopped: str | None = None, notes: Sequence[str] = ()
-) -> EvalReport:
-    """Sum up a run. `stopped`: why it ended before its plan, if it did; `notes`: what else a reader should know."""
+def build(identity: Identity, samples: Iterable[Sample], facts: Facts | None = None) -> EvalReport:
+    """Sum up a run."""
+    facts = facts or Facts()
     final = sorted(with_strange_prompts(samples), key=lambda sample: sample.order)
     planned = len(identity.ids)
     counts = Counter(sample.state for sample in final)
     counts[State.SKIPPED] += planned - len(final)
     answered = [sample for sample in final if sample.state in ANSWERED]
+    failures = _failures(final)
+    notes = tuple(dict.fromkeys((*facts.notes, *_notes(identity, counts, answered, facts))))
     return EvalReport(
         identity=identity,
         planned=planned,
         counts={state: counts[state] for state in State},
         right=sum(sample.correct for sample in answered),
         right_strict=sum(sample.correct_strict for sample in answered),
-        verdict=_verdict(identity.settings, counts, answered, stopped),
-        stopped=stopped,
-        notes=(*notes, *_notes(identity, counts, answered)),
+        right_flexible=sum(sample.correct_flexible for sample in answered),
+        verdict=_verdict(identity.settings, counts, answered, _with_cause(facts.stopped, failures)),
+        facts=replace(facts, notes=notes),
         quarters=_quarters(answered),
+        decay=_decay(answered),
+        by_rank=_by_rank(answered),
+        retractions=_total(sample.server.get("num_retractions") for sample in answered),
         repetition=sum(sample.repetition for sample in answered),
         empty=sum(not sample.completion.strip() for sample in answered),
-        failures=_failures(final),
+        failures=failures,
         hung=_hung(final),
         latency=_latency(answered),
         wall_s=_wall(final),
         completion_tokens=sum(sample.completion_tokens or 0 for sample in answered),
         wasted_tokens=sum(sample.completion_tokens or 0 for sample in final if sample.state not in ANSWERED),
         prompt_tokens=sum(sample.prompt_tokens or 0 for sample in answered),
-        cached_tokens=_cached(answered),
+        cached_tokens=_total(sample.cached_tokens for sample in answered),
         finish_reasons=Counter(sample.finish_reason or "none" for sample in final),
         matched_stops=Counter(str(sample.matched_stop) for sample in answered),
     )
@@ -225,6 +231,14 @@ def _verdict(
     return judge(sum(sample.correct for sample in answered), len(answered), settings.gate)
 
 
+def _with_cause(stopped: str | None, failures: Sequence[FailureClass]) -> str | None:
+    """Why a run stopped, with the commonest failure, if there was one."""
+    causes = [entry.message for entry in failures if entry.state is not State.SKIPPED]
+    if not stopped or not causes or stopped.startswith(CATASTROPHE):
+        return stopped
+    return f"{stopped}, mostly: {causes[0][:_CAUSE_LENGTH]}"
+
+
 CATASTROPHE = "stopped early"
 """How `stopped` begins where the score was so low that the rest could not matter."""
 
@@ -241,24 +255,45 @@ def _unjudgeable(
     return None if answered else "no question was answered"
 
 
-def _notes(identity: Identity, counts: Mapping[State, int], answered: Sequence[Sample]) -> list[str]:
-    notes = []
+def _notes(identity: Identity, counts: Mapping[State, int], answered: Sequence[Sample], facts: Facts) -> Iterator[str]:
     settings = identity.settings
     if settings.synthetic_weights:
-        notes.append("the weights are synthetic (random): the check is that every answer came through the transfer")
+        yield "the weights are synthetic (random): the check is that every answer came through the transfer"
     if identity.custom_data:
-        notes.append(f"custom data (sha256 {identity.sha256[:16]}): the score compares with no published figure")
+        yield f"custom data (sha256 {identity.sha256[:16]}): the score compares with no published figure"
     if counts[State.TRUNCATED] > _TRUNCATED_SHARE * len(answered) and not settings.synthetic_weights:
-        notes.append(
-            f"{counts[State.TRUNCATED]} answers were truncated; raise --max-tokens (now {settings.max_tokens})"
-        )
-    return notes
+        yield f"{counts[State.TRUNCATED]} answers were truncated; raise --max-tokens (now {identity.max_tokens})"
+    if _decay(answered) <= _DECAY_ALPHA:
+        yield "later answers are worse than earlier ones: look for KV that is corrupted as the run goes on"
+    for worker in facts.counters:
+        for name, count in worker.leaked.items():
+            yield f"{worker.worker} still has {count:g} requests in {name.removeprefix('sglang:')} after the run"
 
 
-def _quarters(answered: Sequence[Sample]) -> tuple[Quarter, ...]:
+def _quarters(answered: Sequence[Sample]) -> tuple[Share, ...]:
     cuts = [len(answered) * part // 4 for part in range(5)]
-    parts = [answered[first:past] for first, past in pairwise(cuts)]
-    return tuple(Quarter(answered=len(part), right=sum(sample.correct for sample in part)) for part in parts)
+    return tuple(_share(answered[first:past]) for first, past in pairwise(cuts))
+
+
+def _share(answered: Sequence[Sample]) -> Share:
+    return Share(answered=len(answered), right=sum(sample.correct for sample in answered))
+
+
+def _decay(answered: Sequence[Sample]) -> float:
+    """One-sided p value that the second half, in the order of completion, is not worse than the first."""
+    half = len(answered) // 2
+    early, late = _share(answered[:half]), _share(answered[half:])
+    return hypergeometric_at_most(late.right, late.answered, early.right + late.right, len(answered))
+
+
+def _by_rank(answered: Sequence[Sample]) -> dict[int, Share]:
+    ranks = sorted({sample.server["dp_rank"] for sample in answered if "dp_rank" in sample.server})
+    return {rank: _share([sample for sample in answered if sample.server.get("dp_rank") == rank]) for rank in ranks}
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _failures(samples: Sequence[Sample]) -> tuple[FailureClass, ...]:
@@ -316,8 +351,3 @@ def _wall(samples: Sequence[Sample]) -> float:
     return max(sample.started_at + sample.end_to_end_s for sample in samples) - min(
         sample.started_at for sample in samples
     )
-
-
-def _cached(answered: Sequence[Sample]) -> int | None:
-    known = [sample.cached_tokens for sample in answered if sample.cached_tokens is not None]
-    return sum(known) if known else None

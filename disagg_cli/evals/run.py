@@ -1,35 +1,31 @@
 """One GSM8K run: from settings and a URL to a report and its files.
 
-`samples.jsonl` grows by one line as each question ends, so an interrupted run loses nothing; `summary.json` is written
-at the end, also of a run that was cancelled.
+`samples.jsonl` grows by one line as each question ends, so an interrupted run loses nothing; the summary files are
+written at the end, also of a run that was cancelled.
 """
 
 import asyncio
-import json
-import math
-import os
-import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
-import aiohttp
-
-from disagg_cli.errors import EvalUndecided, UsageError
-from disagg_cli.evals import prompts
-from disagg_cli.evals.answers import SCORER
+from disagg_cli.errors import UsageError
+from disagg_cli.evals import served
 from disagg_cli.evals.client import Exchange, Pool, Request
-from disagg_cli.evals.data import Question, load, load_shots, sample
-from disagg_cli.evals.report import CATASTROPHE, EvalReport, Identity, build
-from disagg_cli.evals.settings import DEFAULT_QUESTIONS, EvalSettings
+from disagg_cli.evals.files import write_report
+from disagg_cli.evals.plan import Plan, make_plan
+from disagg_cli.evals.protocols import encode
+from disagg_cli.evals.record import SAMPLES, SampleLog, cut_torn_line, done, read_identity, read_samples, write_identity
+from disagg_cli.evals.report import CATASTROPHE, EvalReport, Facts, build
+from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.evals.states import ANSWERED, Sample, State, sample_of
 
-_MODELS_TIMEOUT_S = 10
 # A run of failures this long, and no answer in between, means that the deployment is gone.
 _LEAST_BREAKER = 8
+# What is in flight when a run is stopped may still tell how it ended.
+_GRACE_S = 3.0
 # Early stop: accuracy 20 points below the baseline explains the answers a thousand times better than the baseline.
 _CATASTROPHE_DROP, _CATASTROPHE_ODDS = 0.2, 1000.0
 
@@ -54,155 +50,119 @@ def ignore(_progress: Progress) -> None:
     """For callers that show nothing."""
 
 
-async def run_gsm8k(settings: EvalSettings, url: str, out_dir: Path, progress: OnProgress = ignore) -> EvalReport:
-    """Ask the server at `url` (http://host:port) all questions, score them, and write samples.jsonl and summary.json.
+async def run_gsm8k(
+    settings: EvalSettings, url: str, out_dir: Path, progress: OnProgress = ignore, *, resume: bool = False
+) -> EvalReport:
+    """Ask the server at `url` (http://host:port) all questions, score them, and write the run's files to `out_dir`.
 
-    Ends within the run's deadline, whatever the server does. On cancellation what is there is written first.
-    UsageError: the data cannot be had; EvalUndecided: nothing listens at the URL.
+    Ends within the run's deadline, whatever the server does. On cancellation what is there is written first. `resume`:
+    go on with the run in `out_dir`. UsageError: the data cannot be had, or the run to resume was another.
+    EvalUndecided: nothing listens at the URL.
     """
-    questions, notes, identity = await _prepare(settings, url)
-    with SampleLog(out_dir / "samples.jsonl") as log:
-        run = _Run(identity, questions, log, progress)
+    url = _base(url)
+    plan = make_plan(settings, url, settings.model or await served.served_model(url))
+    earlier: list[Sample] = []
+    if resume:
+        plan, earlier = _resumed(plan, out_dir)
+    write_identity(plan.identity, out_dir)
+    told = await served.versions((url, *settings.workers))
+    before = await served.scrape(settings.workers)
+    with SampleLog(out_dir / SAMPLES, resume=resume) as log:
+        run = _Run(plan, earlier, log, progress)
+        facts = Facts(notes=plan.notes, versions=told)
         try:
             await run.ask_all()
+            facts = replace(facts, counters=await served.counters_since(settings.workers, before))
         except asyncio.CancelledError:
             run.stopped = run.stopped or "interrupted"
             raise
         finally:
-            report = build(identity, run.samples, stopped=run.stopped, notes=notes)
-            write_summary(report, out_dir)
+            report = build(plan.identity, run.samples, replace(facts, stopped=run.stopped))
+            write_report(report, run.samples, out_dir)
     return report
 
 
-class SampleLog:
-    """samples.jsonl: one write for each line, so that whatever ends the process leaves whole lines."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        os.close(self._file)
-
-    def append(self, entry: Sample) -> None:
-        """Write one sample."""
-        os.write(self._file, json.dumps(entry.to_dict()).encode() + b"\n")
-
-
-def write_summary(report: EvalReport, out_dir: Path) -> None:
-    """Write summary.json whole or not at all."""
-    partial = out_dir / "summary.json.partial"
-    partial.write_text(json.dumps(report.document(), indent=2) + "\n")
-    partial.replace(out_dir / "summary.json")
-
-
-async def _prepare(settings: EvalSettings, url: str) -> tuple[tuple[Question, ...], list[str], Identity]:
+def _base(url: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"not a URL: {url}", fix="--url http://127.0.0.1:8000")
-    dataset = load(settings.dataset, settings.data)
-    questions, notes = _choose(settings, dataset.questions)
-    model = settings.model or await served_model(url)
-    identity = Identity(
-        run=secrets.token_hex(4),
-        url=url,
-        model=model,
-        dataset=dataset.name,
-        split=dataset.split,
-        source=dataset.source,
-        sha256=dataset.sha256,
-        custom_data=dataset.custom,
-        ids=tuple(question.id for question in questions),
-        prompt=prompts.prompt_version(settings.shots),
-        scorer=SCORER,
-        settings=settings,
-    )
-    return questions, notes, identity
+    return url.rstrip("/").removesuffix("/v1")
 
 
-def _choose(settings: EvalSettings, available: Sequence[Question]) -> tuple[tuple[Question, ...], list[str]]:
-    count, most = settings.questions, len(available)
-    if count is None:
-        count = min(DEFAULT_QUESTIONS, most)
-    if settings.dataset == "mini" and settings.data is None and count > most:
-        return sample(available, most, settings.seed), [f"{count} questions were asked for; mini has {most}"]
-    return sample(available, count, settings.seed), []
-
-
-async def served_model(url: str) -> str:
-    """The name of the model that the server serves; `default`, which SGLang takes for any, where it does not say."""
-    timeout = aiohttp.ClientTimeout(total=_MODELS_TIMEOUT_S)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url.rstrip("/") + "/v1/models") as response,
-        ):
-            listing = await response.json(content_type=None)
-            return str(listing["data"][0]["id"])
-    except aiohttp.ClientConnectorError as error:
-        raise EvalUndecided(
-            f"nothing answers: {error}", where=url, fix="start the deployment, or give its --url"
-        ) from None
-    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, IndexError, TypeError):
-        return "default"
+def _resumed(plan: Plan, folder: Path) -> tuple[Plan, list[Sample]]:
+    """The same plan under the earlier run's name, and what that run has done."""
+    was = read_identity(folder)
+    if was.config_hash != plan.identity.config_hash:
+        changed = [
+            name
+            for name in ("model", "sha256", "split", "ids", "prompt", "scorer", "max_tokens")
+            if getattr(was, name) != getattr(plan.identity, name)
+        ]
+        raise UsageError(
+            f"the run to resume was another: {', '.join(changed) or 'seed'} changed",
+            where=str(folder),
+            fix="give the options that it was started with, or another --out",
+        )
+    if (folder / SAMPLES).exists():
+        cut_torn_line(folder / SAMPLES)
+        return replace(plan, identity=replace(plan.identity, run=was.run)), done(read_samples(folder))
+    return plan, []
 
 
 class _Run:
     """The state of a run: what has been asked, what came back, and whether to go on."""
 
-    def __init__(self, identity: Identity, questions: Sequence[Question], log: SampleLog, progress: OnProgress) -> None:
-        self._identity = identity
-        self._settings = identity.settings
-        self._questions = {question.id: question for question in questions}
+    def __init__(self, plan: Plan, earlier: list[Sample], log: SampleLog, progress: OnProgress) -> None:
+        self._plan = plan
+        self._settings = plan.identity.settings
+        self._questions = {question.id: question for question in plan.questions}
         self._lengths: dict[str, int] = {}
         self._log = log
         self._progress = progress
-        self._counts: Counter[State] = Counter()
-        self._right = self._tokens = self._failed_in_a_row = 0
+        self._scorer = plan.protocol.scorer
+        self._failed_in_a_row = 0
         self._odds = 1.0
         self._started = time.monotonic()
-        self.samples: list[Sample] = []
+        self.samples = earlier
+        self._finished = {entry.id for entry in earlier}
+        self._counts = Counter(entry.state for entry in earlier)
+        self._right = sum(entry.correct for entry in earlier)
+        self._tokens = 0
         self.stopped: str | None = None
-        limits = replace(self._settings.deadlines, run_s=self._settings.run_deadline_s(len(questions)))
+        left = len(plan.questions) - len(earlier)
         self._pool = Pool(
-            identity.url,
-            concurrency=min(self._settings.concurrency, len(questions)),
-            deadlines=limits,
+            plan.identity.url,
+            concurrency=max(1, min(self._settings.concurrency, left)),
+            deadlines=replace(self._settings.deadlines, run_s=self._settings.run_deadline_s(left)),
             on_exchange=self._take,
             stream=self._settings.stream,
         )
 
     async def ask_all(self) -> None:
-        """Send every question, unless something stops the run."""
+        """Send every question that has no answer yet, unless something stops the run."""
         await self._pool.run(self._requests())
         if self._pool.stopped == "run":
             self.stopped = "the run's deadline passed"
 
     def _requests(self) -> Iterator[Request]:
-        settings, identity = self._settings, self._identity
-        examples = prompts.worked_examples(load_shots(settings.dataset, settings.shots, settings.data))
-        common = {
-            "model": identity.model,
-            "max_tokens": settings.max_tokens,
-            "temperature": 0,
-            "top_p": 1,
-            "seed": settings.seed,
-            "stop": [prompts.STOP],
-        }
-        if settings.stream:
-            common |= {"stream": True, "stream_options": {"include_usage": True}}
-        for number, question in enumerate(self._questions.values()):
-            prompt = prompts.completion_prompt(examples, question.question)
-            self._lengths[question.id] = len(prompt)
-            rid = f"disagg-{identity.run}-{number}-1"
-            body = json.dumps(common | {"prompt": prompt, "rid": rid}).encode()
-            yield Request(id=question.id, rid=rid, path="/v1/completions", body=body)
+        plan, protocol, stream = self._plan, self._plan.protocol, self._settings.stream
+        prompts = protocol.prompts(plan.questions, plan.shots)
+        for number, (question, prompt) in enumerate(zip(plan.questions, prompts, strict=True)):
+            if question.id in self._finished:
+                continue
+            self._lengths[question.id] = prompt.characters
+            rid = f"disagg-{plan.identity.run}-{number}-1"
+            body = encode(protocol.body(prompt, plan.identity.model, rid, stream=stream))
+            yield Request(id=question.id, rid=rid, endpoint=protocol.endpoint, body=body)
 
     def _take(self, exchange: Exchange) -> None:
         name = exchange.request.id
-        entry = sample_of(self._questions[name], exchange, len(self.samples), self._lengths[name])
+        entry = sample_of(
+            self._questions[name],
+            exchange,
+            order=len(self.samples),
+            prompt_characters=self._lengths[name],
+            scorer=self._scorer,
+        )
         self._log.append(entry)
         self.samples.append(entry)
         self._counts[entry.state] += 1
@@ -242,10 +202,9 @@ class _Run:
         bad = max(gate.baseline - max(_CATASTROPHE_DROP, 2 * gate.margin), 0.01)
         if bad >= gate.baseline:
             return False
-        ratio = bad / gate.baseline if entry.correct else (1 - bad) / (1 - gate.baseline)
-        self._odds *= ratio
-        return self._odds >= _CATASTROPHE_ODDS and math.isfinite(self._odds)
+        self._odds *= bad / gate.baseline if entry.correct else (1 - bad) / (1 - gate.baseline)
+        return self._odds >= _CATASTROPHE_ODDS
 
     def _stop(self, reason: str) -> None:
         self.stopped = reason
-        self._pool.stop("stopped")
+        self._pool.stop("stopped", grace_s=_GRACE_S)

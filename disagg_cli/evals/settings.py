@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from disagg_cli.errors import UsageError
+from disagg_cli.evals.baseline import Baseline
 from disagg_cli.evals.client import Deadlines
 from disagg_cli.evals.data import DatasetName
+from disagg_cli.evals.protocols import Endpoint, PrefixMode, Preset, Protocol, choose_protocol
 from disagg_cli.evals.statistics import Gate
 
 DEFAULT_QUESTIONS = 200
@@ -16,18 +18,28 @@ _LONGEST_RUN_S = 7200.0
 class EvalSettings:
     """One GSM8K run. The defaults suit a base model behind `/v1/completions`.
 
-    `questions`: None takes 200, or all where there are fewer. `model`: None asks the server. `failure_budget`: requests
-    that may fail in transport before the run is not judged. `synthetic_weights`: the model has random weights, so that
-    the score means nothing, and the report says so.
+    `questions`: None takes 200, or all where there are fewer; all of a preset's. `ids`: these questions, whatever else
+    is said. `shots`, `max_tokens`, `scorer`, `endpoint`: None takes the protocol's. `model`: None asks the server.
+    `baseline_record`: how the baseline was made, if known. `failure_budget`: requests that may fail in transport before
+    the run is not judged. `synthetic_weights`: the model has random weights, so that the score means nothing, and the
+    report says so. `workers`: base URLs of prefill and decode workers, for their versions and counters.
     """
 
     dataset: DatasetName = "gsm8k"
     data: Path | None = None
     questions: int | None = None
-    shots: int = 8
+    ids: tuple[str, ...] | None = None
+    preset: Preset = "disagg"
+    endpoint: Endpoint | None = None
+    prefix_mode: PrefixMode = "fixed"
+    thinking: bool | None = None
+    scorer: str | None = None
+    shots: int | None = None
     concurrency: int = 64
-    max_tokens: int = 512
+    max_tokens: int | None = None
     baseline: float | None = None
+    baseline_record: Baseline | None = None
+    force: bool = False
     margin: float = 0.03
     alpha: float = 0.01
     floor: float | None = None
@@ -36,25 +48,22 @@ class EvalSettings:
     stream: bool = True
     failure_budget: int = 0
     synthetic_weights: bool = False
+    workers: tuple[str, ...] = ()
     deadlines: Deadlines = field(default_factory=Deadlines)
 
     def __post_init__(self) -> None:
         """Refuse what cannot run. UsageError names the option."""
         for name, value, least in (
-            ("questions", self.questions or 1, 1),
+            ("questions", self.questions, 1),
             ("shots", self.shots, 0),
             ("concurrency", self.concurrency, 1),
             ("max-tokens", self.max_tokens, 1),
             ("failure-budget", self.failure_budget, 0),
         ):
-            if value < least:
+            if value is not None and value < least:
                 raise UsageError(f"--{name} is {value}; it must be at least {least}")
-        for name, share in (
-            ("baseline", self.baseline),
-            ("margin", self.margin),
-            ("alpha", self.alpha),
-            ("floor", self.floor),
-        ):
+        shares = {"baseline": self.baseline, "margin": self.margin, "alpha": self.alpha, "floor": self.floor}
+        for name, share in shares.items():
             if share is not None and not 0 < share < 1:
                 raise UsageError(
                     f"--{name} is {share}; it must be a share between 0 and 1", fix=f"--{name} 0.961, not 96.1"
@@ -66,6 +75,19 @@ class EvalSettings:
         if self.baseline is None:
             return None
         return Gate(baseline=self.baseline, margin=self.margin, alpha=self.alpha, floor=self.floor)
+
+    def protocol(self) -> Protocol:
+        """How questions are asked and scored. UsageError where options contradict each other."""
+        return choose_protocol(
+            self.preset,
+            self.endpoint,
+            shots=self.shots,
+            prefix_mode=self.prefix_mode,
+            max_tokens=self.max_tokens,
+            thinking=self.thinking,
+            scorer=self.scorer,
+            seed=self.seed,
+        )
 
     def run_deadline_s(self, planned: int) -> float:
         """The given deadline of the whole run, else the time that all requests could take, at most two hours."""

@@ -1,6 +1,6 @@
 """What became of each question. Seven states, never merged: a server that fails is no model that errs.
 
-correct    the flexible answer is the gold one
+correct    the answer, as the run's scorer reads it, is the gold one
 wrong      another number
 invalid    text, or no text, without a number
 truncated  cut at max_tokens, or inside its reasoning; the number found, if any, may still be right (`correct`)
@@ -12,17 +12,20 @@ skipped    never asked, or dropped because the run ended first
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
+from fractions import Fraction
 from statistics import median
 from typing import Any
 
-from disagg_cli.evals.answers import is_right, read_answer
+from disagg_cli.evals.answers import gold_answer, is_right, read_answer
 from disagg_cli.evals.client import Exchange
 from disagg_cli.evals.data import Question
 from disagg_cli.evals.events import Failure, failure
 from disagg_cli.evals.numerals import canonical
+from disagg_cli.evals.scorers import SCORERS, Read
 
 _DEADLINES = ("first_token", "idle", "request", "run")
 _FAR_OFF = 4
+_LONGEST_PIECE = 64
 
 
 class State(StrEnum):
@@ -49,12 +52,17 @@ class Sample:
     rid: str
     state: State
     gold: int
+    answer: str | None
     strict: str | None
     flexible: str | None
     correct: bool
     correct_strict: bool
+    correct_flexible: bool
     repetition: bool
     completion: str
+    pieces: list[int]
+    reasoning_characters: int
+    server: Mapping[str, int]
     finish_reason: str | None
     matched_stop: object
     failure: Failure | None
@@ -87,58 +95,76 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """A completion's answers, canonical, and its state."""
+    """A completion's answers and its state. `answer` and `correct` are the scorer's; the others are our own rules'.
 
-    strict: str | None
-    flexible: str | None
-    correct: bool
-    correct_strict: bool
+    A failed request has only its state.
+    """
+
     state: State
+    answer: str | None = None
+    strict: str | None = None
+    flexible: str | None = None
+    correct: bool = False
+    correct_strict: bool = False
+    correct_flexible: bool = False
 
 
-def score(completion: str | None, gold: int, finish_reason: str | None = None) -> Scored:
-    """Score a whole answer."""
+def score(completion: str | None, worked: str, finish_reason: str | None = None, scorer: str = "flexible") -> Scored:
+    """Score a whole answer. `worked`: the gold answer in GSM8K's form, `#### 18` at its end."""
+    return score_against(completion, Fraction(gold_answer(worked)), worked, finish_reason, scorer)
+
+
+def score_against(
+    completion: str | None, gold: Fraction, worked: str, finish_reason: str | None, scorer: str
+) -> Scored:
+    """The same with the gold number at hand; other harnesses' scorers read theirs from `worked`."""
     answer = read_answer(completion)
+    strict, flexible = canonical(answer.strict), canonical(answer.flexible)
     right = is_right(answer.flexible, gold)
+    read = Read(answer=flexible, right=right) if scorer == "flexible" else SCORERS[scorer](completion or "", worked)
     return Scored(
-        strict=canonical(answer.strict),
-        flexible=canonical(answer.flexible),
-        correct=right,
+        answer=read.answer,
+        strict=strict,
+        flexible=flexible,
+        correct=read.right,
         correct_strict=is_right(answer.strict, gold),
-        state=_state(
-            right=right, found=answer.flexible is not None, cut=finish_reason == "length", unfinished=answer.unfinished
-        ),
+        correct_flexible=right,
+        state=_state(read, cut=finish_reason == "length", unfinished=answer.unfinished),
     )
 
 
-def _state(*, right: bool, found: bool, cut: bool, unfinished: bool) -> State:
-    if cut or (unfinished and not found):
+def _state(read: Read, *, cut: bool, unfinished: bool) -> State:
+    if cut or (unfinished and read.answer is None):
         return State.TRUNCATED
-    if right:
+    if read.right:
         return State.CORRECT
-    return State.WRONG if found else State.INVALID
+    return State.INVALID if read.answer is None else State.WRONG
 
 
-def sample_of(question: Question, exchange: Exchange, order: int, prompt_characters: int) -> Sample:
+def sample_of(question: Question, exchange: Exchange, *, order: int, prompt_characters: int, scorer: str) -> Sample:
     """Score an exchange. A failed one is never scored, whatever text it brought."""
     if exchange.failure:
-        scored = Scored(
-            strict=None, flexible=None, correct=False, correct_strict=False, state=_failed(exchange.failure)
-        )
+        scored = Scored(state=_failed(exchange.failure))
     else:
-        scored = score(exchange.text, question.gold, exchange.finish_reason)
+        scored = score(exchange.text, question.answer, exchange.finish_reason, scorer)
+    timing = exchange.timing
     return Sample(
         id=question.id,
         order=order,
         rid=exchange.request.rid,
-        state=scored.state,
         gold=question.gold,
+        state=scored.state,
+        answer=scored.answer,
         strict=scored.strict,
         flexible=scored.flexible,
         correct=scored.correct,
         correct_strict=scored.correct_strict,
+        correct_flexible=scored.correct_flexible,
         repetition=repeats(exchange.text),
         completion=exchange.text,
+        pieces=exchange.pieces,
+        reasoning_characters=exchange.reasoning_characters,
+        server=exchange.server,
         finish_reason=exchange.finish_reason,
         matched_stop=exchange.matched_stop,
         failure=exchange.failure,
@@ -148,11 +174,11 @@ def sample_of(question: Question, exchange: Exchange, order: int, prompt_charact
         cached_tokens=exchange.cached_tokens,
         bytes_received=exchange.bytes_received,
         started_at=exchange.started_at,
-        first_token_s=exchange.timing.first_token_s,
-        second_token_gap_s=exchange.timing.second_token_gap_s,
-        tpot_s=exchange.timing.tpot_s,
-        end_to_end_s=exchange.timing.end_to_end_s,
-        gaps=exchange.timing.gaps,
+        first_token_s=timing.first_token_s,
+        second_token_gap_s=timing.second_token_gap_s,
+        tpot_s=timing.tpot_s,
+        end_to_end_s=timing.end_to_end_s,
+        gaps=timing.gaps,
     )
 
 
@@ -165,12 +191,14 @@ def _failed(trouble: Failure) -> State:
 def repeats(text: str) -> bool:
     """The text ends in one short piece (up to 64 characters) over and over: 8 times and at least 24 characters."""
     tail = text.rstrip()[-512:]
-    for length in range(1, 65):
-        times = max(8, -(-24 // length))
-        if length * times > len(tail):
-            return False
-        if tail.endswith(tail[-length:] * times):
+    if len(tail) < 24:
+        return False
+    end = tail[-8:]  # stands once more, one piece earlier, in whatever repeats
+    earlier = tail.rfind(end, 0, -1)
+    while earlier >= 0 and (length := len(tail) - len(end) - earlier) <= _LONGEST_PIECE:
+        if tail.endswith(tail[-length:] * max(8, -(-24 // length))):
             return True
+        earlier = tail.rfind(end, 0, earlier + len(end) - 1)
     return False
 
 

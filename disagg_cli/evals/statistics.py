@@ -87,9 +87,10 @@ def _decide(right: int, n: int, gate: Gate, p_value: float, lower: float, upper:
 
 def needed(right: int, n: int, gate: Gate) -> int | None:
     """The least n, in steps of about 2 %, at which the same accuracy would be decided."""
+    accuracy = right / n
     while n < _LARGEST_N:
-        rate, n = right / n, n + max(1, n // 50)
-        right = round(rate * n)
+        n += max(1, n // 50)
+        right = round(accuracy * n)
         p_value = binomial_at_most(right, n, gate.baseline)
         bounds = wilson_bound(right, n, upper=False), wilson_bound(right, n, upper=True)
         if _decide(right, n, gate, p_value, *bounds)[0] is not Outcome.INCONCLUSIVE:
@@ -162,3 +163,13 @@ def detectable_drop(n: int, baseline: float, alpha: float) -> float | None:
 def mcnemar(lost: int, gained: int) -> float:
     """One-sided exact McNemar: P(Bin(lost + gained, 1/2) >= lost). `lost`: right before, wrong now."""
     return binomial_at_most(gained, lost + gained, 0.5)
+
+
+def hypergeometric_at_most(k: int, drawn: int, marked: int, total: int) -> float:
+    """P(X <= k) for X marked ones among `drawn` of `total`, of which `marked` are: Fisher's exact test, one-sided."""
+    least, most = max(0, drawn + marked - total), min(drawn, marked)
+    if k >= most:
+        return 1.0
+    whole = _log_choose(total, drawn)
+    ways = (_log_choose(marked, x) + _log_choose(total - marked, drawn - x) - whole for x in range(least, k + 1))
+    return min(1.0, sum(map(math.exp, ways)))

@@ -1,8 +1,11 @@
 """What a client can measure of a streamed answer, and how such figures are summed up.
 
-first token   from sending to the first piece of text (client queueing is before, and not counted)
-second token  the gap from the first to the second. In PD serving the first token comes from prefill, and the second
-              can only follow once decode has the KV; mean figures hide this gap
+first token   from sending to the first piece of text (client queueing is before, and not counted). In SGLang's PD
+              serving the decode worker streams the answer, and gets prefill's token together with the KV (0.5.23,
+              disaggregation/decode.py, _commit_transfer_to_req): prefill, bootstrap and transfer are all in here.
+              What the transfer costs is the difference from an aggregated server
+second token  the gap from the first to the second: decode's first step, and the transfer only on a server that sends
+              prefill's token before the KV has moved
 itl           gaps between arrivals, per token: servers and networks put several tokens into one piece
 tpot          (end to end - first token) / (tokens - 1)
 end to end    from sending to the end of the body

@@ -1,4 +1,4 @@
-"""A server that answers `/v1/completions` as SGLang streams it, and fails in every way that a PD deployment can.
+"""A server that answers as SGLang does, streaming or not, and fails in every way that a PD deployment can.
 
 `behave` maps a question (a part of its text) to one of the coroutines below; questions not named are answered right.
 """
@@ -40,7 +40,7 @@ def says(text: str, finish: str = "stop", prompt_tokens: int | None = None, paus
             await response.write(event(piece))
             await asyncio.sleep(pause)
         await response.write(event("", finish))
-        count = len(body["prompt"]) // 4 if prompt_tokens is None else prompt_tokens
+        count = len(json.dumps(body)) // 4 if prompt_tokens is None else prompt_tokens
         await response.write(usage(count, len(pieces)) + b"data: [DONE]\n\n")
         return response
 
@@ -72,7 +72,9 @@ async def drips(request: web.Request, _body: dict[str, Any], _right: str) -> web
 
 async def errors_in_stream(request: web.Request, _body: dict[str, Any], _right: str) -> web.StreamResponse:
     response = await opened(request)
-    message = "Decode transfer failed for request rank=0 decode_req.req.bootstrap_room=77 with exception KVTransferError"
+    message = (
+        "Decode transfer failed for request rank=0 decode_req.req.bootstrap_room=77 with exception KVTransferError"
+    )
     error = {"error": {"message": message, "type": "InternalServerError", "code": 500}}
     await response.write(event(" half") + f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode())
     return response
@@ -102,6 +104,35 @@ async def unavailable(_request: web.Request, _body: dict[str, Any], _right: str)
     return web.json_response({"error": "No available servers"}, status=503)
 
 
+async def chats(request: web.Request, _body: dict[str, Any], right: str) -> web.StreamResponse:
+    """Role first, then reasoning, then the answer."""
+    response = await opened(request)
+    for delta in ({"role": "assistant", "content": ""}, {"reasoning_content": "Is it 7?"}, {"content": right}):
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        await response.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+    last = {"index": 0, "delta": {"content": None}, "finish_reason": "stop", "matched_stop": 151645}
+    await response.write(f"data: {json.dumps({'choices': [last]})}\n\n".encode() + usage(40, 9) + b"data: [DONE]\n\n")
+    return response
+
+
+async def generates(request: web.Request, _body: dict[str, Any], right: str) -> web.StreamResponse:
+    """The whole text so far in every event."""
+    response = await opened(request)
+    middle = len(right) // 2
+    for text, finish in ((right[:middle], None), (right, {"type": "stop", "matched": 9})):
+        meta = {"prompt_tokens": 900, "completion_tokens": 5, "cached_tokens": 800, "dp_rank": len(right) % 2}
+        event = {"text": text, "meta_info": meta | {"finish_reason": finish, "num_retractions": 1}}
+        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def question_of(body: dict[str, Any]) -> str:
+    """The open question of a request's body."""
+    text = body.get("prompt") or body.get("text") or body["messages"][-1]["content"]
+    return text.rpartition("Question: ")[2].removesuffix("\nAnswer:").partition("\n\n")[0]
+
+
 @dataclass
 class MockServer:
     """`golds`: the right worked answer for each question. `seen`: bodies of all requests."""
@@ -112,13 +143,24 @@ class MockServer:
     seen: list[dict[str, Any]] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    metrics: Callable[["MockServer"], str] | None = None
     url: str = ""
 
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/generate", self._complete)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/server_info", self._info)
+        app.router.add_get("/metrics", self._metrics)
         return app
+
+    async def _info(self, _request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.5.23", "disaggregation_mode": "decode", "tp_size": 1, "much": "more"})
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self.metrics(self)) if self.metrics else web.Response(status=404)
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "mock-model"}]})
@@ -129,7 +171,7 @@ class MockServer:
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            asked = body["prompt"].rpartition("Question: ")[2].removesuffix("\nAnswer:")
+            asked = question_of(body)
             chosen = next((b for part, b in self.behave.items() if part in asked), self.default)
             return await chosen(request, body, self.golds.get(asked, "#### 0"))
         finally:
@@ -153,19 +195,20 @@ async def serving(server: MockServer) -> Any:
 @contextmanager
 def serving_in_thread(server: MockServer) -> Iterator[MockServer]:
     """Serve beside code that runs a loop of its own."""
-    started, stop = threading.Event(), threading.Event()
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
 
     async def run() -> None:
         async with serving(server):
             started.set()
-            while not stop.is_set():
-                await asyncio.sleep(0.01)
+            await stop.wait()
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
     thread.start()
     assert started.wait(10)
     try:
         yield server
     finally:
-        stop.set()
+        loop.call_soon_threadsafe(stop.set)
         thread.join(10)

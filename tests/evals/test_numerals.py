@@ -3,7 +3,8 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from disagg_cli.evals.numerals import canonical, first_number, last_number, normalize, value
 
@@ -56,17 +57,20 @@ def test_first_and_last():
     assert (value(first_number(text)), value(last_number(text))) == (16, 9)
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**12), 10**12))
 def test_integers_survive_thousands_groups(number):
     assert value(last_number(f"It is {number:,}.")) == number
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**6), 10**6), st.integers(0, 4))
 def test_decimals_are_exact(number, places):
     exact = Fraction(number, 10**places)
     assert value(last_number(f"= {number / 10**places:.{places}f}")) == exact
 
 
+@settings(deadline=None)
 @given(st.fractions(max_denominator=1000))
 def test_canonical_names_one_number(number):
     text = canonical(number)
