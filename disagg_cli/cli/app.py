@@ -8,8 +8,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from disagg_cli import __version__
+from disagg_cli.cli import drill, launch, plan, status
 from disagg_cli.cli import eval as evaluation
-from disagg_cli.cli import launch, plan, status
 from disagg_cli.errors import DisaggError, Interrupted
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan.plan, launch.launch, status.status, status.logs, status.stop):
+for command in (plan.plan, launch.launch, status.status, status.logs, status.stop, drill.drill):
     app.command()(command)
 app.add_typer(evaluation.app, name="eval")
 

@@ -5,15 +5,18 @@ nothing and change nothing unless the environment asks.
 """
 
 import os
+from importlib import import_module
+
+MODES = {
+    "DISAGG_HOST_MEMORY": "disagg_cli.connector.host_memory.hooks",
+    "DISAGG_OVERLAY": "disagg_cli.connector.overlay.hooks",
+    "DISAGG_FAULT": "disagg_cli.connector.faults.hooks",
+}
+"""Environment variable -> module whose `install` registers the hooks of a mode."""
 
 
 def register() -> None:
     """Install the modes that the environment asks for."""
-    if os.environ.get("DISAGG_HOST_MEMORY") == "1":
-        from disagg_cli.connector.host_memory import hooks
-
-        hooks.install()
-    if os.environ.get("DISAGG_OVERLAY") == "1":
-        from disagg_cli.connector.overlay import hooks as overlay
-
-        overlay.install()
+    for variable, module in MODES.items():
+        if os.environ.get(variable, "0") != "0":
+            import_module(module).install()

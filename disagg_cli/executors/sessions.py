@@ -69,7 +69,9 @@ def _session_of(pid: int) -> int | None:
 
 
 def _runs(pid: int) -> bool:
+    """A zombie whose other threads have not ended yet still runs: it holds its sockets until they have."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.Error:
         return False

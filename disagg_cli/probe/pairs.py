@@ -1,7 +1,7 @@
 """Readiness is a transfer: every prefill/decode pair is driven directly, without a router, with a prompt of its own.
 
-The first token of an answer comes from prefill; the second needs the KV cache that NIXL moved. Health checks stay green
-when that transfer is broken (SGLang 0.5.6 to 0.5.23).
+Decode answers only once the KV cache of the whole prompt has come from prefill over NIXL, and needs it for every token
+after the first. Health checks stay green when that transfer is broken (SGLang 0.5.6 to 0.5.23).
 """
 
 import asyncio

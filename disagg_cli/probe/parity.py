@@ -11,6 +11,7 @@ of different shape, so what differs there is no transfer's doing. That is the no
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,15 +31,18 @@ LEAST_TOLERANCE = {"float32": 0.005}
 LEAST_TOLERANCE_ELSE = 0.5
 """Nats, by the dtype of the cache. Below it nothing is called wrong, however quiet the floor: decode's kernels sum
 in another order than prefill's. Measured on CPUs, largest difference: float32 0.00002, bfloat16 0.06 to 0.13."""
+LATE_S = 10.0
+"""Seconds for 12 tokens after a short prompt, on a pair that has answered before."""
 MOST_TOLERANCE = 2.0
 """Nats. Above it nothing is called right, however loud the floor; two swapped heads give 5 and more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """One prompt of one pair: |decode's - prefill's| log-probability of each generated token, in nats."""
+    """One prompt of one pair: how long its answer took, and |decode's - prefill's| log-probability of each token."""
 
     prompt_tokens: int
+    seconds: float
     differences: tuple[float, ...]
 
     @property
@@ -58,17 +62,25 @@ class ParityResult:
     max_difference: float | None = None
     mean_difference: float | None = None
     first_wrong: int | None = None
+    fastest_s: float | None = None
     error: str | None = None
 
     @property
     def ok(self) -> bool:
         """Whether decode works on the KV that prefill made."""
-        return self.error is None and self.first_wrong is None
+        return self.error is None and self.first_wrong is None and not self.late
+
+    @property
+    def late(self) -> bool:
+        """Whether even the fastest answer took longer than any transfer should."""
+        return (self.fastest_s or 0) > LATE_S
 
     def sentence(self) -> str:
         """The result in words."""
         if self.error:
             return self.error
+        if self.late:
+            return f"KV LATE: the fastest answer took {self.fastest_s:.1f} s (limit {LATE_S:.0f} s)"
         numbers = f"differences of {self.max_difference:.2g} at most, {self.mean_difference:.2g} on average"
         if self.first_wrong is None:
             return f"KV right, {numbers} (tolerance {self.tolerance:.2g} nats)"
@@ -126,9 +138,11 @@ async def compare(session: aiohttp.ClientSession, prefill: Worker, decode: Worke
     """Run the two requests for one prompt of `length` tokens. ProbeFailed if a server answers neither."""
     prompt = random.choices(range(*VOCABULARY), k=length)  # never the same twice: a cached prefix is not transferred
     generate = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True}
+    begun = time.monotonic()
     _, made = await answers(
         session, prefill, decode, {"input_ids": prompt, "sampling_params": generate, "return_logprob": True}
     )
+    seconds = time.monotonic() - begun
     again = {
         "input_ids": prompt + made["output_ids"],
         "sampling_params": {"temperature": 0, "max_new_tokens": 1, "ignore_eos": True},
@@ -140,7 +154,8 @@ async def compare(session: aiohttp.ClientSession, prefill: Worker, decode: Worke
     ours = [entry[0] for entry in recomputed["meta_info"]["input_token_logprobs"]][1:]
     if len(theirs) != len(ours):
         raise ProbeFailed(f"{decode.name} made {len(theirs)} tokens, {prefill.name} recomputed {len(ours)}")
-    return Comparison(prompt_tokens=length, differences=tuple(abs(a - b) for a, b in zip(theirs, ours, strict=True)))
+    differences = tuple(abs(a - b) for a, b in zip(theirs, ours, strict=True))
+    return Comparison(prompt_tokens=length, seconds=seconds, differences=differences)
 
 
 def tolerance_of(kv_dtype: str, floor: float) -> float:
@@ -162,4 +177,5 @@ def judge(prefill: str, decode: str, measured: Sequence[Comparison] | str, toler
         max_difference=round(max(differences), 6),
         mean_difference=round(sum(differences) / len(differences), 6),
         first_wrong=min(wrong, default=None),
+        fastest_s=round(min(one.seconds for one in measured), 3),
     )

@@ -86,7 +86,11 @@ class Prepared:
 
 def prepare(config: Path) -> Prepared:
     """Load, resolve, plan and judge a topology. UsageError or PlanRefused say what is wrong with it."""
-    deployment = resolve(load_topology(config))
+    return prepare_deployment(config, resolve(load_topology(config)))
+
+
+def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
+    """Plan and judge a deployment that was resolved from `config`."""
     machine = _machine(deployment)
     path = model_path(deployment.model)
     return Prepared(

@@ -28,6 +28,8 @@ ARGS: dict[str, str | int | float | bool] = {
     "sleep-on-idle": True,
     "mem-fraction-static": 0.1,
     "max-total-tokens": 32768,
+    # Prompts of a few hundred tokens then cross a chunk, as long ones do on GPUs.
+    "chunked-prefill-size": 512,
     "page-size": 1,
 }
 

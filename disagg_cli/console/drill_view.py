@@ -1,0 +1,28 @@
+"""What `disagg drill` shows: a line as each drill ends, and a table of all of them."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from disagg_cli.runtime.drill import Drill
+
+
+def drill_line(drill: Drill) -> RenderableType:
+    """One drill that has just ended."""
+    return Text.assemble(_verdict(drill), f"  {drill.fault}: {drill.found} ({drill.seconds:.1f} s)")
+
+
+def drill_table(drills: Sequence[Drill]) -> RenderableType:
+    """All drills."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "fault", "what it does", "expected", "found after"):
+        table.add_column(heading)
+    for drill in drills:
+        table.add_row(_verdict(drill), drill.fault, drill.what, drill.expected, f"{drill.seconds:.1f} s")
+    return table
+
+
+def _verdict(drill: Drill) -> Text:
+    return Text("ok" if drill.ok else "MISSED", style="green" if drill.ok else "bold red")

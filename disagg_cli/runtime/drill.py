@@ -1,0 +1,133 @@
+"""Drills: launch with a fault planted in the connector, and see whether the proof of readiness finds it."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.connector.faults.catalogue import ENABLE, FAULTS, Fault
+from disagg_cli.errors import DisaggError, ProbeFailed, UsageError
+from disagg_cli.evals.report import EvalReport
+from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor
+from disagg_cli.runtime import rundir
+from disagg_cli.runtime.launch import Launch, Options, check_machine, record
+from disagg_cli.runtime.prepare import prepare_deployment
+from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.topology.deployment import Deployment
+from disagg_cli.topology.loading import load_topology
+from disagg_cli.topology.resolve import resolve
+from disagg_cli.topology.spec import EvalSpec
+
+PROBE_S = 45.0
+"""Time-out of each pair in a drill: a fault that hangs is found after it."""
+
+HEALTHY = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drill:
+    """One launch with one fault. found: what the proof said; seconds: from its first request to that."""
+
+    fault: str
+    what: str
+    expected: str
+    found: str
+    seconds: float
+    ok: bool
+    run: str
+
+    def document(self) -> dict[str, Any]:
+        """The drill as JSON."""
+        return asdict(self)
+
+
+class _Silent:
+    """Shows nothing: what a drill finds stands in its table."""
+
+    def report(self, report: EvalReport) -> None:
+        """Drills run no eval."""
+
+    def serving(self) -> None:
+        """Drills do not serve."""
+
+
+async def run_drills(config: Path, names: list[str], done: Callable[[Drill], None]) -> tuple[Drill, ...]:
+    """Launch without a fault, then with each of these faults (all of them where none is named)."""
+    deployment = resolve(load_topology(config))
+    if not deployment.platform.on_cpu:
+        raise UsageError(f"drills run on CPUs, not on {deployment.platform.name}", where=str(config))
+    unknown = set(names) - {fault.name for fault in FAULTS}
+    if unknown:
+        raise UsageError(
+            f"unknown fault: {', '.join(sorted(unknown))}", fix=f"one of: {', '.join(f.name for f in FAULTS)}"
+        )
+    drills = []
+    async with _shared_parent():
+        for fault in (None, *(fault for fault in FAULTS if not names or fault.name in names)):
+            drills.append(await _drill(config, deployment, fault))
+            done(drills[-1])
+    return tuple(drills)
+
+
+async def _drill(config: Path, deployment: Deployment, fault: Fault | None) -> Drill:
+    planted = {ENABLE: fault.name} if fault else {}
+    workers = tuple(
+        replace(worker, env={**worker.env, **planted}) if worker.role == "prefill" else worker
+        for worker in deployment.workers
+    )
+    probe = deployment.probe.model_copy(update={"parity": True, "timeout_s": PROBE_S})
+    prepared = prepare_deployment(config, replace(deployment, workers=workers, probe=probe, eval=EvalSpec()))
+    await check_machine(prepared)
+    directory = rundir.create(f"drill-{fault.name if fault else HEALTHY}")
+    launch = Launch(prepared, Options(warm=True, exit_after_eval=True), record(prepared, directory), _Silent())
+    error: DisaggError | None = None
+    try:
+        await launch.run()
+    except DisaggError as caught:
+        error = caught
+    return _result(directory, fault, error)
+
+
+def _result(directory: RunDir, fault: Fault | None, error: DisaggError | None) -> Drill:
+    """A fault must be found by the proof, and nothing else; its absence must not be."""
+    found = error.what.splitlines()[0] if error else "every pair proven"
+    return Drill(
+        fault=fault.name if fault else HEALTHY,
+        what=fault.what if fault else "a healthy deployment",
+        expected=fault.shows if fault else "proven",
+        found=found,
+        seconds=_proof_seconds(directory),
+        ok=isinstance(error, ProbeFailed) if fault else error is None,
+        run=directory.path.name,
+    )
+
+
+def _proof_seconds(directory: RunDir) -> float:
+    """From the first request of the proof to its end."""
+    events = [json.loads(line) for line in (directory.path / "events.jsonl").read_text().splitlines()]
+    phases = [(event["phase"], event["at"]) for event in events if event["kind"] == "run"]
+    begun = next((at for phase, at in phases if phase == "probing"), time.time())
+    ended = next((at for phase, at in phases if phase == "stopping"), begun)
+    return round(max(0.0, ended - begun), 1)
+
+
+@asynccontextmanager
+async def _shared_parent() -> AsyncIterator[None]:
+    """One warm parent for all drills, unless there is one already."""
+    if SHARED_PARENT in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="disagg-") as folder:
+        parent = WarmExecutor(Path(folder) / "warm.sock", Path(folder) / "parent.log")
+        try:
+            await parent.open()
+            os.environ[SHARED_PARENT] = str(Path(folder) / "warm.sock")
+            yield
+        finally:
+            os.environ.pop(SHARED_PARENT, None)
+            await parent.close()
