@@ -18,5 +18,5 @@ MODES = {
 def register() -> None:
     """Install the modes that the environment asks for."""
     for variable, module in MODES.items():
-        if os.environ.get(variable, "0") != "0":
+        if os.environ.get(variable, "") not in ("", "0"):
             import_module(module).install()

@@ -26,6 +26,7 @@ TOKENS = 12
 VOCABULARY = (100, 500)
 """Token ids that prompts are drawn from: ordinary tokens in every tokenizer of the models that SGLang serves."""
 AT_ONCE = 4
+INFO_S = 10.0
 FLOOR_FACTOR = 20.0
 LEAST_TOLERANCE = {"float32": 0.005}
 LEAST_TOLERANCE_ELSE = 0.5
@@ -102,13 +103,17 @@ def prompt_lengths(page_size: int, chunk: int | None) -> tuple[int, ...]:
 async def prove_parity(
     pairs: Sequence[tuple[Worker, Worker]], *, kv_dtype: str, timeout_s: float
 ) -> tuple[ParityResult, ...]:
-    """Compare decode with prefill for every pair, a few at a time. Each pair has `timeout_s` seconds."""
+    """Compare decode with prefill for every pair, a few at a time. Each prompt has `timeout_s` seconds."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def measure(prefill: Worker, decode: Worker) -> list[Comparison] | str:
+        comparisons = []
         try:
-            async with turn, asyncio.timeout(timeout_s):
-                return [await compare(session, prefill, decode, n) for n in await _lengths(session, prefill)]
+            async with turn:
+                for length in await _lengths(session, prefill):
+                    async with asyncio.timeout(timeout_s):
+                        comparisons.append(await compare(session, prefill, decode, length))
+            return comparisons
         except TimeoutError:
             return f"no answer within {timeout_s:.0f} s"
         except ProbeFailed as error:
@@ -126,10 +131,11 @@ async def prove_parity(
 
 async def _lengths(session: aiohttp.ClientSession, prefill: Worker) -> tuple[int, ...]:
     """Prompt lengths for what the server says of its pages and chunks; those of page 1 where it says nothing."""
+    limit = aiohttp.ClientTimeout(total=INFO_S)
     try:
-        async with session.get(f"{prefill.url}/server_info") as response:
+        async with session.get(f"{prefill.url}/server_info", timeout=limit) as response:
             info = await response.json() if response.status == 200 else {}
-    except (aiohttp.ClientError, ValueError):
+    except (aiohttp.ClientError, TimeoutError, ValueError):
         info = {}
     return prompt_lengths(int(info.get("page_size") or 1), info.get("chunked_prefill_size"))
 

@@ -11,8 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from disagg_cli.errors import UsageError
 from disagg_cli.topology.synthetic import VOCABULARY, SyntheticModel
 
+FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -28,27 +30,38 @@ WORDS = (
 
 
 def materialize(model: SyntheticModel, cache: Path) -> Path:
-    """Return the folder that holds the model, written on first use.
+    """Return the folder that holds the model, written on first use. UsageError if the cache cannot be written.
 
     Written beside its place and renamed, so that two launches, or one that is killed, never leave half a model.
     """
     target = cache / model.key
-    if (target / "model.safetensors").exists():
+    if _is_whole(target):
         return target
-    cache.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=cache, prefix=f".{model.key}-"))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _write(model, target)
+    except OSError as error:
+        if not _is_whole(target):  # else another launch was faster
+            raise UsageError(f"cannot write a synthetic model: {error}", where=str(cache)) from None
+    return target
+
+
+def _is_whole(folder: Path) -> bool:
+    return all((folder / name).exists() for name in FILES)
+
+
+def _write(model: SyntheticModel, target: Path) -> None:
+    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
         _write_config(model, draft)
         _write_tokenizer(draft)
         _write_weights(model, draft)
         draft.chmod(0o755)
+        if target.exists() and not _is_whole(target):  # something cleans up single files here
+            shutil.rmtree(target)
         draft.rename(target)
-    except OSError:
-        if not (target / "model.safetensors").exists():
-            raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
 
 
 def _write_config(model: SyntheticModel, folder: Path) -> None:

@@ -65,7 +65,7 @@ class Proof:
         failed = [result for result in results if not result.ok]
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.sentence()}" for result in failed)
-            raise self._failure(f"{len(failed)} of {len(results)} pair(s) moved wrong KV: {what}", failed)
+            raise self._failure(f"{len(failed)} of {len(results)} pair(s) failed the comparison of KV: {what}", failed)
 
     async def _router(self) -> None:
         self.recorder.run_phase("probing", "a request through the router")

@@ -1,0 +1,118 @@
+"""The frame of all commands: version, help, errors, exit codes, signals."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from command_line import DISAGG, disagg
+from runs import a_run, process
+
+from disagg_cli import __version__
+from disagg_cli.cli.app import app
+from disagg_cli.cli.options import Json
+from disagg_cli.errors import DisaggError, PlanRefused
+
+FAILURES = [DisaggError, *DisaggError.__subclasses__()]
+
+
+@pytest.fixture
+def boom():
+    """Run a command that fails like this."""
+
+    def run(failure, *args):
+        def boom(as_json: Json = False) -> None:
+            raise failure
+
+        app.command()(boom)
+        try:
+            return disagg(*args, "boom") if "--json" not in args else disagg("boom", *args)
+        finally:
+            app.registered_commands.pop()
+
+    return run
+
+
+def test_version():
+    done = disagg("--version")
+    assert (done.returncode, done.stdout) == (0, f"disagg {__version__}\n")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_shows_every_command(flag):
+    done = disagg(flag)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("plan", "launch", "status", "logs", "stop", "eval"))
+
+
+def test_without_a_command_there_is_help():
+    assert "Usage: disagg" in disagg().stdout
+
+
+@pytest.mark.parametrize("args", [["nope"], ["launch"], ["launch", "x", "--nope"], ["logs", "-n", "x"]])
+def test_a_wrong_command_line_exits_2(args):
+    done = disagg(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage:" in done.stderr
+
+
+def test_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "disagg_cli", "--version"], capture_output=True, text=True)
+    assert done.stdout == f"disagg {__version__}\n"
+
+
+def test_a_failure_is_a_sentence(boom):
+    done = boom(PlanRefused("it hangs", where="decode", fix="upgrade"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "error: it hangs\n  where: decode\n  fix:   upgrade\n"
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_every_failure_ends_in_its_exit_code(boom, kind):
+    assert boom(kind("x")).returncode == kind.exit_code
+
+
+def test_an_internal_error_is_a_sentence_too(boom):
+    done = boom(ZeroDivisionError("division by zero"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: internal error: ZeroDivisionError: division by zero\n"
+        "  fix:   run again with `disagg --debug ...` and report the traceback\n"
+    )
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError("x"), PlanRefused("no")])
+def test_debug_shows_the_traceback(boom, failure):
+    with pytest.raises(type(failure)):
+        boom(failure, "--debug")
+
+
+@pytest.mark.parametrize(("failure", "code"), [(PlanRefused("no"), 3), (ZeroDivisionError("x"), 1)])
+def test_a_failure_is_a_document_for_a_program(boom, failure, code):
+    done = boom(failure, "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit_code"], document["ok"]) == (code, code, False)
+    assert document["schema"] == "disagg.error/1"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_with_130(home, signum):
+    """`logs -f` of a run that goes on: the one of this process."""
+    recorder = a_run(process("decode-0"))
+    recorder.directory.log("decode-0").write_text("ready\n")
+    with subprocess.Popen([DISAGG, "logs", "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stdout.readline().endswith("ready\n")
+        command.send_signal(signum)
+        _, stderr = command.communicate(timeout=10)
+    assert command.returncode == 130
+    assert stderr == f"error: interrupted by {signal.Signals(signum).name}\n"
+
+
+def test_a_reader_that_leaves_is_no_internal_error():
+    """`disagg plan ... | head -1`."""
+    done = subprocess.run(
+        f"{DISAGG} plan --prefill-tp 4 --decode-tp 1 | true", shell=True, capture_output=True, text=True, timeout=60
+    )
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,28 @@
+"""What every test may use. Its folder is on the import path, so helpers beside it can be imported by name."""
+
+import asyncio
+import inspect
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("shared cores", deadline=None)  # how long one example takes says how busy the machine is
+settings.load_profile("shared cores")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty DISAGG_HOME, also for every `disagg` that the test starts."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("DISAGG_HOME", str(folder))
+    return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run `async def` tests."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

@@ -1,0 +1,137 @@
+"""What a launch shows, and where everything is."""
+
+import io
+import time
+
+import pytest
+from deployments import ROOT
+from rich.console import Console
+from runs import a_run, gone, process
+
+from disagg_cli.console.launch_view import (
+    COLOURS,
+    LaunchView,
+    dry_run,
+    print_log_line,
+    show_plan,
+    status_table,
+    where_everything_is,
+)
+from disagg_cli.runtime import control
+from disagg_cli.runtime.prepare import prepare
+from disagg_cli.runtime.state import Phase
+
+
+@pytest.fixture
+def recorder(home):
+    return a_run(process("prefill-0"), process("decode-0"), process("router"))
+
+
+def screen(**more):
+    """A console whose text can be read back."""
+    return Console(file=io.StringIO(), width=120, highlight=False, **more)
+
+
+def text(renderable):
+    out = screen()
+    out.print(renderable)
+    return out.file.getvalue()
+
+
+def lines(out):
+    return [line.partition(" s  ")[2] for line in out.file.getvalue().splitlines()]
+
+
+def test_plain_lines_where_no_terminal_is(recorder):
+    out = screen()
+    view = LaunchView(recorder, out)
+    with view.live():
+        recorder.run_phase("starting", "workers to be healthy")
+        recorder.process_phase("decode-0", "starting")
+    assert lines(out) == ["starting: workers to be healthy", "decode-0 starting"]
+
+
+def test_every_line_says_when(recorder):
+    out = screen()
+    LaunchView(recorder, out)
+    recorder.event("x", "something")
+    assert out.file.getvalue() == "   0.0 s  something\n"
+
+
+def test_lines_are_shown_as_they_are(recorder):
+    out = screen()
+    LaunchView(recorder, out)
+    said = "decode-0 failed: [red]x[/] :100: " + "y" * 200
+    recorder.event("x", said)
+    assert lines(out) == [said]
+
+
+def test_a_live_table_on_a_terminal(recorder):
+    out = screen(force_terminal=True)
+    with LaunchView(recorder, out).live():
+        recorder.run_phase("probing", "2 pairs to move KV")
+        recorder.process_phase("prefill-0", "healthy")
+        recorder.process_phase("decode-0", "proven")
+    shown = out.file.getvalue()
+    assert "KV proven" in shown
+    assert "waiting for 2 pairs to move KV" in shown
+
+
+def test_every_phase_has_a_colour():
+    assert set(COLOURS) == set(Phase.__args__)
+
+
+def test_the_status_of_a_run(recorder):
+    recorder.process_phase("decode-0", "proven")
+    shown = text(status_table(control.status(recorder.directory)))
+    first, router, _, *rows = shown.splitlines()
+    assert first.rstrip() == f"{recorder.state.run}: starting"
+    assert router.rstrip() == "router http://127.0.0.1:8000"
+    assert [row.split()[:2] for row in rows] == [["prefill-0", "waiting"], ["decode-0", "KV"], ["router", "waiting"]]
+
+
+def test_the_status_of_a_run_that_has_ended(recorder):
+    recorder.state.exit_code, recorder.state.reason = 4, "decode-0 died: [exit code 1]"
+    recorder.run_phase("ended")
+    shown = text(status_table(control.status(recorder.directory)))
+    assert "ended, exit code 4: decode-0 died: [exit code 1]" in shown
+
+
+def test_the_status_of_a_lost_run_says_what_to_do(home):
+    shown = text(status_table(control.status(a_run(process("decode-0"), supervisor=gone()).directory)))
+    assert "lost, its supervisor is gone; `disagg stop` ends what is left" in shown
+
+
+def test_how_long(recorder):
+    recorder.state.processes["decode-0"].since = time.time() - 75
+    recorder.save()
+    assert "75 s" in text(status_table(control.status(recorder.directory)))
+
+
+def test_where_everything_is(recorder):
+    shown = text(where_everything_is(recorder.directory))
+    assert "http://127.0.0.1:8000/v1/completions" in shown
+    assert str(recorder.directory.path) in shown
+    assert all(f"disagg {command}" in shown for command in ("logs", "eval gsm8k", "stop"))
+
+
+def test_a_path_with_brackets(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISAGG_HOME", str(tmp_path / "[red]x[/blue]"))
+    assert "[red]x[/blue]" in text(where_everything_is(a_run().directory))
+
+
+def test_the_plan_and_the_commands(home):
+    prepared = prepare(ROOT / "configs/1p2d-cpu.yaml")
+    out = screen()
+    show_plan(prepared, out)
+    assert "The plan holds." in out.file.getvalue()
+    blocks = dry_run(prepared).plain.split("\n\n")
+    assert [block.splitlines() for block in blocks] == [
+        [f"# {c.name} on localhost", c.shell()] for c in prepared.commands
+    ]
+
+
+@pytest.mark.parametrize(("prefix", "line"), [(True, "decode-0     | [x] :100:\n"), (False, "[x] :100:\n")])
+def test_a_line_of_a_log(capsys, prefix, line):
+    print_log_line("decode-0", "[x] :100:", prefix=prefix)
+    assert capsys.readouterr().out == line

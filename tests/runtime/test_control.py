@@ -1,0 +1,227 @@
+"""What another terminal does with a run: status, stop, logs. It has the run's directory and nothing else."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from runs import SLEEP, a_run, gone, process
+from waiting import wait_until
+
+from disagg_cli.errors import LaunchFailed, PlanRefused, UsageError
+from disagg_cli.executors import sessions
+from disagg_cli.runtime import control, rundir
+
+
+@contextlib.contextmanager
+def running(*argv):
+    """A process in a session of its own."""
+    child = subprocess.Popen(argv or SLEEP, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    try:
+        yield child
+    finally:
+        sessions.kill_session(child.pid)
+        child.communicate()
+
+
+def python(code):
+    return sys.executable, "-S", "-c", code
+
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+)
+
+
+def test_a_supervised_run(home):
+    run = a_run(process("decode-0")).directory
+    now = control.status(run)
+    assert (now.phase, now.supervised) == ("starting", True)
+    assert now.document()["schema"] == "disagg.status/1"
+
+
+def test_a_run_without_its_supervisor_is_lost(home):
+    now = control.status(a_run(supervisor=gone()).directory)
+    assert (now.phase, now.supervised) == ("lost", False)
+    assert now.document()["phase"] == "lost"
+
+
+def test_a_run_that_ended_is_not_lost(home):
+    recorder = a_run(supervisor=gone())
+    recorder.run_phase("ended")
+    assert control.status(recorder.directory).phase == "ended"
+
+
+def test_the_supervisors_pid_belongs_to_another_process_now(home):
+    recorder = a_run()
+    recorder.state.born -= 100
+    recorder.save()
+    assert control.status(recorder.directory).phase == "lost"
+
+
+def test_a_run_without_a_state(home):
+    run = rundir.create("demo")
+    with pytest.raises(UsageError, match=f"{run.path.name} has no state yet"):
+        control.status(run)
+
+
+def test_stop_asks_the_supervisor(home):
+    with running() as supervisor:
+        assert control.stop(a_run(supervisor=supervisor.pid).directory) == ()
+        assert supervisor.wait(10) == -signal.SIGTERM
+
+
+def test_stop_does_not_wait_for_ever(home, monkeypatch):
+    """A supervisor that does not end is killed, and what it supervised after it."""
+    monkeypatch.setattr(control, "STOP_S", 0.3)
+    with running(*python(STUBBORN)) as supervisor, running() as worker:
+        assert supervisor.stdout.readline() == "ready\n"
+        run = a_run(process("decode-0", worker.pid), supervisor=supervisor.pid).directory
+        assert control.stop(run) == ("decode-0",)
+        assert (supervisor.wait(10), worker.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+
+
+def test_stop_ends_what_outlived_its_supervisor(home):
+    with running() as first, running() as second:
+        run = a_run(
+            process("prefill-0", first.pid), process("decode-0", second.pid), process("router"), supervisor=gone()
+        ).directory
+        assert control.stop(run) == ("prefill-0", "decode-0")
+        assert not sessions.members(first.pid) + sessions.members(second.pid)
+        assert control.status(run).phase == "ended"
+        assert control.stop(run) == ()
+
+
+def test_stop_ends_the_children_of_a_worker_that_has_died(home):
+    """The worker is a zombie, as where PID 1 waits for nobody."""
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, flush=True)"
+    with running(*python(code)) as worker:
+        child = int(worker.stdout.readline())
+        wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE)
+        run = a_run(process("decode-0", worker.pid), supervisor=gone()).directory
+        assert control.stop(run) == ("decode-0",)
+        assert not sessions.same_process(child, sessions.born(child))
+
+
+def test_stop_leaves_a_stranger_alone_that_has_a_workers_pid(home):
+    with running() as stranger:
+        run = a_run(process("decode-0", stranger.pid, born=1.0), supervisor=gone()).directory
+        assert control.stop(run) == ()
+        assert stranger.poll() is None
+
+
+def test_stop_of_a_run_that_has_ended(home):
+    recorder = a_run(process("decode-0", gone(), born=5.0), supervisor=gone())
+    recorder.run_phase("ended")
+    assert control.stop(recorder.directory) == ()
+
+
+@pytest.fixture
+def logged(home):
+    """A run whose two processes have written a few lines."""
+    recorder = a_run(process("prefill-0"), process("decode-0"))
+    for name in ("prefill-0", "decode-0"):
+        recorder.directory.log(name).write_text("".join(f"{name} {n}\n" for n in range(5)))
+    return recorder
+
+
+def logs(recorder, process=None, lines=20, follow=False):
+    return control.read_logs(recorder.directory, process, lines=lines, follow=follow)
+
+
+def test_all_logs(logged):
+    assert list(logs(logged))[::5] == [("decode-0", "decode-0 0"), ("prefill-0", "prefill-0 0")]
+
+
+def test_the_last_lines_of_one_log(logged):
+    assert list(logs(logged, "decode-0", lines=2)) == [("decode-0", "decode-0 3"), ("decode-0", "decode-0 4")]
+
+
+def test_no_lines(logged):
+    assert list(logs(logged, lines=0)) == []
+
+
+def test_a_log_of_nobody(logged):
+    with pytest.raises(UsageError, match=r"no log of decode-7 in demo-.*") as caught:
+        list(logs(logged, "decode-7"))
+    assert caught.value.fix == "there are: decode-0, prefill-0"
+
+
+def test_bytes_that_are_no_text(logged):
+    logged.directory.log("decode-0").write_bytes(b"\xff\xfe\n")
+    assert list(logs(logged, "decode-0")) == [("decode-0", "\ufffd\ufffd")]
+
+
+def append(recorder, name, text):
+    with recorder.directory.log(name).open("a") as log:
+        log.write(text)
+
+
+def test_following_to_the_end(logged, monkeypatch):
+    """Lines as they come, whole ones only; the last ones too, that were written while nobody looked."""
+    monkeypatch.setattr(control, "FOLLOW_S", 0.001)
+    follow = logs(logged, "decode-0", lines=1, follow=True)
+    assert next(follow)[1] == "decode-0 4"
+    append(logged, "decode-0", "half a ")
+    append(logged, "decode-0", "line\nfirst\n")
+    assert [next(follow)[1] for _ in range(2)] == ["half a line", "first"]
+    append(logged, "decode-0", "last\n")
+    logged.run_phase("ended")
+    assert [line for _, line in follow] == ["last"]
+
+
+def test_following_a_log_that_comes_later(logged, monkeypatch):
+    monkeypatch.setattr(control, "FOLLOW_S", 0.001)
+    follow = logs(logged, lines=1, follow=True)
+    assert [next(follow)[0] for _ in range(2)] == ["decode-0", "prefill-0"]
+    append(logged, "router", "listening\n")
+    assert next(follow) == ("router", "listening")
+
+
+@pytest.mark.timeout(10)
+def test_following_a_run_whose_supervisor_is_gone_ends(home):
+    recorder = a_run(process("decode-0"), supervisor=gone())
+    append(recorder, "decode-0", "last\n")
+    assert list(logs(recorder, follow=True)) == [("decode-0", "last")]
+
+
+def test_a_detached_run_that_serves(home, monkeypatch):
+    recorder = a_run()
+    recorder.run_phase("starting", "workers")
+    recorder.run_phase("serving")
+    with running() as launch:
+        assert list(control.follow_until_serving(recorder.directory, launch)) == ["starting: workers", "serving"]
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, PlanRefused), (4, LaunchFailed), (99, LaunchFailed)])
+def test_a_detached_run_that_ends_early(home, code, kind):
+    recorder = a_run()
+    recorder.state.reason = "decode-0 died: exit code 1"
+    recorder.run_phase("starting", "workers")
+    with (
+        running(*python(f"raise SystemExit({code})")) as launch,
+        pytest.raises(kind, match="the detached run ended: decode-0 died: exit code 1") as caught,
+    ):
+        list(control.follow_until_serving(recorder.directory, launch))
+    assert caught.value.where == str(recorder.directory.path / "launch.log")
+
+
+def test_a_detached_run_that_dies_without_a_word(home):
+    run = rundir.create("demo")
+    (run.path / "launch.log").write_text("Traceback ...\n")
+    with (
+        running(*python("import os; os.kill(os.getpid(), 9)")) as launch,
+        pytest.raises(LaunchFailed, match=r"the detached run ended: Traceback"),
+    ):
+        list(control.follow_until_serving(run, launch))
+
+
+def test_a_summary(home):
+    recorder = a_run()
+    recorder.directory.write("probe.json", {"schema": "disagg.probe/1", "pairs": []})
+    summary = control.summary(recorder.directory)
+    assert (summary["schema"], summary["phase"], summary["url"]) == ("disagg.launch/1", "starting", recorder.state.url)
+    assert summary["directory"] == str(recorder.directory.path)
+    assert (summary["probe"]["pairs"], summary["eval"]) == ([], {})

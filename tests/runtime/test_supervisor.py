@@ -1,0 +1,278 @@
+"""The processes of a run, with real ones: who died, who is healthy, and that all of them end."""
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+
+import pytest
+from runs import a_run, process
+from waiting import until
+
+from disagg_cli.engine.commands import Command
+from disagg_cli.errors import LaunchFailed
+from disagg_cli.executors import sessions
+from disagg_cli.executors.local import LocalExecutor
+from disagg_cli.runtime.supervisor import Supervisor, ending, indented, tail
+from disagg_cli.settings import Timeouts
+from disagg_cli.topology.deployment import Host, Ports, Share, Worker
+
+HERE = Host(name="localhost", address="127.0.0.1", gpus=0, local=True)
+QUICK = Timeouts(health=10.0, grace=5.0, gone=5.0, poll=0.01)
+
+FOREVER = "import time; print('ready', flush=True); time.sleep(60)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+STUBBORN_FAMILY = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {STUBBORN!r}]); {STUBBORN}"
+
+# A hung or failing server cannot be had from SGLang on demand.
+SERVER = """
+import http.server
+class Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        {}
+        self.send_response(CODE)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", PORT), Server).serve_forever()
+"""
+
+
+def command(name, code):
+    return Command(name=name, host=HERE, argv=(sys.executable, "-S", "-c", code), env={})
+
+
+def worker(name, port):
+    ports = Ports(http=port, bootstrap=0, nccl=0, dist_init=0)
+    shares = (Share(host=HERE, gpus=()),)
+    return Worker(name=name, role="decode", pool=0, tp=1, dp=1, dp_attention=False, pp=1, shares=shares, ports=ports)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def server(name, port, code=200, first="pass"):
+    """A command that answers /health."""
+    return command(name, SERVER.format(first).replace("PORT", str(port)).replace("CODE", str(code)))
+
+
+class Supervised:
+    """A supervisor of the processes that a test starts; everything is killed at the end."""
+
+    def __init__(self, timeouts):
+        self.recorder = a_run()
+        self.supervisor = Supervisor(LocalExecutor(), self.recorder, timeouts)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        for handle in self.supervisor.handles.values():
+            sessions.kill_session(handle.pid)
+
+    async def start(self, *commands):
+        for one in commands:
+            self.recorder.state.processes[one.name] = process(one.name)
+        await self.supervisor.start(commands)
+
+    async def ready(self, *names):
+        for name in names:
+            log = self.recorder.directory.log(name)
+            await until(lambda log=log: log.exists() and "ready" in log.read_text())
+
+    def left(self):
+        return [pid for handle in self.supervisor.handles.values() for pid in sessions.members(handle.pid)]
+
+    def phase(self, name):
+        return self.recorder.state.processes[name].phase
+
+
+@pytest.fixture
+def supervised(home):
+    return lambda timeouts=QUICK: Supervised(timeouts)
+
+
+async def test_what_was_started_is_on_record(supervised):
+    async with supervised() as run:
+        await run.start(command("decode-0", FOREVER))
+        pid = run.supervisor.handles["decode-0"].pid
+        (on_record,) = run.recorder.directory.read("state.json")["processes"]
+        assert (on_record["pid"], on_record["phase"]) == (pid, "starting")
+
+
+async def test_what_was_started_before_a_start_failed_is_ended_too(supervised):
+    async with supervised() as run:
+        missing = Command(name="decode-1", host=HERE, argv=("/no/such/python",), env={})
+        with pytest.raises(LaunchFailed, match="decode-1 could not be started"):
+            await run.start(command("decode-0", FOREVER), missing)
+        assert len(run.left()) == 1
+        await run.supervisor.stop(asyncio.Event())
+        assert run.left() == []
+
+
+async def test_watch_names_who_died_with_its_last_lines(supervised):
+    async with supervised() as run:
+        await run.start(command("prefill-0", FOREVER), command("decode-0", "print('the reason'); raise SystemExit(3)"))
+        with pytest.raises(LaunchFailed) as caught:
+            await run.supervisor.watch()
+        assert caught.value.what == "decode-0 died: exit code 3\n  | the reason"
+        assert caught.value.where == str(run.recorder.directory.log("decode-0"))
+        assert (run.phase("decode-0"), run.phase("prefill-0")) == ("failed", "starting")
+
+
+async def test_watch_names_the_signal(supervised):
+    async with supervised() as run:
+        await run.start(command("decode-0", "import os; os.kill(os.getpid(), 9)"))
+        with pytest.raises(LaunchFailed, match=r"decode-0 died: killed by SIGKILL\n  \| \(the log is empty\)"):
+            await run.supervisor.watch()
+
+
+async def test_watch_notices_a_process_that_is_started_later(supervised):
+    async with supervised() as run:
+        watch = asyncio.create_task(run.supervisor.watch())
+        await run.start(command("router", "raise SystemExit(1)"))
+        with pytest.raises(LaunchFailed, match="router died"):
+            await watch
+
+
+async def test_healthy(supervised):
+    ports = free_port(), free_port()
+    async with supervised() as run:
+        await run.start(server("decode-0", ports[0]), server("decode-1", ports[1]))
+        await run.supervisor.healthy([worker("decode-0", ports[0]), worker("decode-1", ports[1])])
+        assert (run.phase("decode-0"), run.phase("decode-1")) == ("healthy", "healthy")
+
+
+@pytest.mark.parametrize(
+    ("code", "first"), [(503, "pass"), (200, "import time; time.sleep(9)")], ids=["says 503", "says nothing"]
+)
+async def test_not_healthy_in_time(supervised, code, first):
+    port = free_port()
+    async with supervised(Timeouts(health=0.4, health_request=0.1, poll=0.01)) as run:
+        await run.start(server("decode-0", port, code, first), command("decode-1", FOREVER))
+        await run.ready("decode-1")
+        with pytest.raises(LaunchFailed) as caught:
+            await run.supervisor.healthy([worker("decode-0", port), worker("decode-1", free_port())])
+        assert caught.value.what.startswith("not healthy after 0 s: decode-0, decode-1\n")
+        assert "decode-1, last lines:\n  | ready" in caught.value.what
+        assert str(run.recorder.directory.log("decode-0")) in caught.value.where
+
+
+async def test_what_is_waited_for_is_on_record(supervised):
+    port = free_port()
+    async with supervised() as run:
+        await run.start(server("decode-0", port))
+        waiting = asyncio.create_task(run.supervisor.healthy([worker("decode-0", port)]))
+        await until(lambda: run.recorder.state.waiting_for == "/health of decode-0")
+        await waiting
+
+
+async def test_loading_is_seen_in_the_log(supervised):
+    async with supervised() as run:
+        await run.start(command("decode-0", f"print('Load weight begin. avail mem=1 GB'); {FOREVER}"))
+        await run.ready("decode-0")
+        waiting = asyncio.create_task(run.supervisor.healthy([worker("decode-0", free_port())]))
+        await until(lambda: run.phase("decode-0") == "loading")
+        waiting.cancel()
+
+
+async def stopped(run):
+    """Stop without hurry. How many seconds it took."""
+    begun = time.monotonic()
+    assert await run.supervisor.stop(asyncio.Event()) == []
+    return time.monotonic() - begun
+
+
+async def test_stop_asks_first(supervised):
+    async with supervised() as run:
+        polite = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit())); {FOREVER}"
+        await run.start(command("decode-0", polite))
+        await run.ready("decode-0")
+        assert await stopped(run) < QUICK.grace
+        assert run.recorder.directory.log("decode-0").read_text() == "ready\nbye\n"
+        assert (run.phase("decode-0"), run.left()) == ("stopped", [])
+
+
+async def test_stop_kills_what_does_not_listen(supervised):
+    """With its children, within the time of grace and the time to go."""
+    times = Timeouts(grace=0.2, gone=5.0, poll=0.01)
+    async with supervised(times) as run:
+        await run.start(command("decode-0", STUBBORN_FAMILY))
+        await run.ready("decode-0")
+        await until(lambda: len(run.left()) == 2)
+        assert times.grace <= await stopped(run) < times.grace + times.gone
+        assert run.left() == []
+
+
+async def test_stop_ends_children_whose_leader_has_died(supervised):
+    """A rank that outlives its server holds its GPU and its ports."""
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, 'ready')"
+    async with supervised(Timeouts(grace=0.1, gone=5.0, poll=0.01)) as run:
+        await run.start(command("decode-0", code))
+        with pytest.raises(LaunchFailed, match="decode-0 died"):
+            await run.supervisor.watch()
+        assert len(run.left()) == 1
+        await stopped(run)
+        assert (run.left(), run.phase("decode-0")) == ([], "failed")
+
+
+async def test_hurry_skips_the_time_of_grace(supervised):
+    async with supervised(Timeouts(grace=60.0, gone=5.0, poll=0.01)) as run:
+        await run.start(command("decode-0", STUBBORN))
+        await run.ready("decode-0")
+        hurry = asyncio.Event()
+        stopping = asyncio.create_task(run.supervisor.stop(hurry))
+        await asyncio.sleep(0)
+        hurry.set()
+        assert await asyncio.wait_for(stopping, 10) == []
+        assert run.left() == []
+
+
+async def test_what_does_not_go_is_named(supervised):
+    """Nothing outlives SIGKILL on demand, so this executor keeps its signal to itself."""
+
+    class Weak(LocalExecutor):
+        async def kill(self, handle):
+            pass
+
+    async with supervised(Timeouts(grace=0.0, gone=0.05, poll=0.01)) as run:
+        run.supervisor.executor = Weak()
+        await run.start(command("decode-0", STUBBORN))
+        await run.ready("decode-0")
+        assert await run.supervisor.stop(asyncio.Event()) == ["decode-0"]
+
+
+async def test_stop_with_nothing_started(supervised):
+    async with supervised() as run:
+        assert await run.supervisor.stop(asyncio.Event()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit code 0"),
+        (3, "exit code 3"),
+        (-signal.SIGKILL, "killed by SIGKILL"),
+        (-signal.SIGSEGV, "killed by SIGSEGV"),
+        (-200, "killed by signal 200"),
+    ],
+)
+def test_how_a_process_ended(code, words):
+    assert ending(code) == words
+
+
+def test_the_last_lines_that_say_something(tmp_path):
+    (tmp_path / "log").write_text("".join(f"line {n}\n\n" for n in range(20)) + "x" * 1000)
+    assert tail(tmp_path / "log", lines=3).splitlines() == ["line 18", "line 19", "x" * 400]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n \n"])
+def test_a_log_without_lines(tmp_path, content):
+    if content is not None:
+        (tmp_path / "log").write_bytes(content)
+    assert tail(tmp_path / "log") == "(the log is empty)"
+
+
+def test_a_quotation():
+    assert indented("a\nb") == "  | a\n  | b"
