@@ -17,13 +17,17 @@ from disagg_cli.probe.exchange import rendezvous, stream
 from disagg_cli.topology.deployment import Worker
 
 TOKENS = 4
+ENDINGS = ("length", "stop")
 AT_ONCE = 4
 """Pairs driven side by side. The first transfer of a pair sets up connections and descriptors on both sides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairResult:
-    """One pair's proof. Seconds; error says what came instead of an answer, and is None for a pair that moved KV."""
+    """One pair's proof. Seconds; error says what came instead of an answer, and is None for a pair that moved KV.
+
+    prefill_done: whether prefill answered its own leg, which it does once all its ranks have sent everything.
+    """
 
     prefill: str
     decode: str
@@ -31,6 +35,7 @@ class PairResult:
     total_s: float
     tokens: int
     error: str | None
+    prefill_done: bool = False
 
     @property
     def ok(self) -> bool:
@@ -67,7 +72,7 @@ async def prove_pair(
     try:
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as both:
             request = _request(prefill, decode)
-            both.create_task(_drain(session, prefill, request))
+            both.create_task(_drain(session, prefill, request, seen))
             both.create_task(_follow(session, decode, request, seen))
         error = _fault(seen.last)
     except TimeoutError:
@@ -81,13 +86,15 @@ async def prove_pair(
         total_s=round(time.monotonic() - begun, 3),
         tokens=_tokens(seen.last),
         error=error,
+        prefill_done=seen.prefill_done,
     )
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What has come from decode so far."""
+    """What has come so far: from decode, and whether prefill's leg has ended well."""
 
+    prefill_done: bool = False
     first: float | None = None
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -102,9 +109,11 @@ def _request(prefill: Worker, decode: Worker) -> dict[str, Any]:
     }
 
 
-async def _drain(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any]) -> None:
-    async for _ in stream(session, worker, request):
+async def _drain(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any], seen: _Seen) -> None:
+    last: dict[str, Any] = {}
+    async for last in stream(session, worker, request):  # noqa: B007 - the last event says how the leg ended
         pass
+    seen.prefill_done = _ending(last) in ENDINGS
 
 
 async def _follow(session: aiohttp.ClientSession, worker: Worker, request: dict[str, Any], seen: _Seen) -> None:
@@ -117,11 +126,15 @@ def _tokens(event: dict[str, Any]) -> int:
     return int(event.get("meta_info", {}).get("completion_tokens") or 0)
 
 
+def _ending(event: dict[str, Any]) -> str | None:
+    reason = event.get("meta_info", {}).get("finish_reason") or {}
+    return reason.get("type")
+
+
 def _fault(last: dict[str, Any]) -> str | None:
     """What is wrong with an answer that came to its end, if anything."""
-    reason = last.get("meta_info", {}).get("finish_reason") or {}
-    if reason.get("type") not in ("length", "stop"):
-        return f"decode ended with {reason or 'no finish reason'}"
+    if _ending(last) not in ENDINGS:
+        return f"decode ended with {last.get('meta_info', {}).get('finish_reason') or 'no finish reason'}"
     if _tokens(last) < TOKENS:
         return f"decode made {_tokens(last)} of {TOKENS} tokens"
     return None

@@ -146,8 +146,9 @@ def _layout(model: Model) -> KVLayout:
 
 def _pools(deployment: Deployment, role: Role) -> list[Parallelism]:
     """Each different way in which workers of a role are divided, once."""
-    return list(dict.fromkeys(_parallelism(worker) for worker in deployment.role(role)))
+    return list(dict.fromkeys(parallelism(worker) for worker in deployment.role(role)))
 
 
-def _parallelism(worker: Worker) -> Parallelism:
+def parallelism(worker: Worker) -> Parallelism:
+    """How a worker's ranks are divided, as the plan wants it."""
     return Parallelism(tp=worker.tp, dp=worker.dp, pp=worker.pp, dp_attention=worker.dp_attention)

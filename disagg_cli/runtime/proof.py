@@ -1,13 +1,16 @@
 """Why a deployment may call itself ready: KV moved between every pair, it was the right KV, and the router answers."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import ProbeFailed
+from disagg_cli.findings.finding import Severity
+from disagg_cli.probe.diagnosis import UNKNOWN, Diagnosis, Evidence, diagnose
 from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
 from disagg_cli.probe.router import prove_router
-from disagg_cli.runtime.prepare import Prepared
+from disagg_cli.runtime.prepare import Prepared, parallelism
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.runtime.supervisor import indented, tail
 from disagg_cli.settings import Timeouts
@@ -78,13 +81,45 @@ class Proof:
             self.recorder.process_phase(name, "proven")
 
     def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
+        """The plan's word first, then what both sides' logs say, then their last lines."""
         directory = self.recorder.directory
+        causes = [
+            Diagnosis(cause=f"{finding.code} {finding.message}", fix=finding.fix)
+            for plan in self.prepared.plans
+            for finding in plan.findings
+            if finding.severity is Severity.ERROR
+        ]
+        causes += [self._diagnosis(result) for result in failed if isinstance(result, PairResult)]
+        causes = [cause for cause in dict.fromkeys(causes) if cause != UNKNOWN] or [UNKNOWN]
         names = list(dict.fromkeys(name for result in failed for name in (result.prefill, result.decode)))
         logs = "\n".join(f"{name}, last lines:\n{indented(tail(directory.log(name)))}" for name in names)
-        causes = [finding for plan in self.prepared.plans for finding in plan.findings]
-        likely = "; ".join(f"{cause.code} {cause.message}" for cause in causes)
+        likely = "\n".join(f"likely cause: {cause.cause}" for cause in causes)
         return ProbeFailed(
-            f"{what}\nlikely cause: {likely or 'unknown; the plan expects this release to be right'}\n{logs}",
+            f"{what}\n{likely}\n{logs}",
             where=str(directory.logs),
-            fix="; ".join(dict.fromkeys(c.fix for c in causes)) or "read both workers' logs from the first request on",
+            fix="; ".join(dict.fromkeys(cause.fix for cause in causes)),
         )
+
+    def _diagnosis(self, result: PairResult) -> Diagnosis:
+        workers = {worker.name: worker for worker in self.deployment.workers}
+        prefill, decode = parallelism(workers[result.prefill]), parallelism(workers[result.decode])
+        plan = self.prepared.plans[0]
+        pool = next((p for plan in self.prepared.plans for p in plan.pools if p.decode == decode), plan.pools[0])
+        return diagnose(
+            Evidence(
+                prefill_log=_read(self.recorder.directory.log(result.prefill)),
+                decode_log=_read(self.recorder.directory.log(result.decode)),
+                prefill_done=result.prefill_done,
+                prefill_tp=prefill.attention_tp,
+                decode_tp=decode.attention_tp,
+                kv_heads=plan.layout.total_kv_heads,
+                senders=pool.plan.keys_expected if pool.plan else None,
+            )
+        )
+
+
+def _read(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")
+    except OSError:
+        return ""
