@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.ready-$(shell cat pyproject.toml $(PINS) | sha256sum | cut -c
 # SGLang is 7,000 modules: without their compiled files each cold start takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test lint fast e2e
+.PHONY: setup demo test lint fast e2e bench
 
 setup: $(STAMP)
 
@@ -43,6 +43,11 @@ fast: setup
 
 e2e: setup
 	$(BIN)/pytest -m e2e
+
+# Figures that the README and the issues claim; each command exits 1 where a bound is missed.
+bench: setup
+	$(BIN)/python tests/bench/bench_plan.py
+	$(BIN)/python tests/evals/bench_eval.py
 
 test: lint
 	$(BIN)/pytest

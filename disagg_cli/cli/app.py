@@ -2,13 +2,14 @@
 
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from disagg_cli import __version__
-from disagg_cli.cli import drill, launch, plan, status
+from disagg_cli.cli import connector, drill, launch, models, plan, status
 from disagg_cli.cli import eval as evaluation
 from disagg_cli.errors import DisaggError, Interrupted
 
@@ -19,8 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan.plan, launch.launch, status.status, status.logs, status.stop, drill.drill):
+for command in (plan.plan, models.models, launch.launch, status.status, status.logs, status.stop, drill.drill):
     app.command()(command)
+app.add_typer(connector.app, name="connector")
 app.add_typer(evaluation.app, name="eval")
 
 
@@ -57,12 +59,13 @@ def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
 def main() -> None:
     """Run the command line and leave with its exit code."""
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _interrupt)
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _interrupt)
     try:
         app()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
         if "--debug" in sys.argv:
-            raise
+            traceback.print_exc()
         sys.exit(_report(error))
 
 

@@ -17,6 +17,13 @@ def gathers_right(prefill_tp: int, decode_tp: int, total: int) -> bool:
     return decode_tp == 1 and total >= prefill_tp
 
 
+def misled_by_offset(prefill_tp: int, decode_tp: int, total: int) -> tuple[int, ...]:
+    """The decode ranks whose heads per-rank head maths (<= 0.5.10) puts into the wrong place (P > D)."""
+    if gathers_right(prefill_tp, decode_tp, total):
+        return ()
+    return tuple(range(1 if total >= prefill_tp else 0, decode_tp))
+
+
 def divides_by_zero(prefill_tp: int, decode_tp: int, total: int) -> bool:
     """Whether per-rank head maths (<= 0.5.10) finds no head per decode rank, and divides by that."""
     return heads.heads_per_rank(total, prefill_tp) * prefill_tp // decode_tp == 0
@@ -49,3 +56,15 @@ def head_groups(prefill_tp: int, decode_tp: int, total: int, *, replicated_decod
 def heads_per_descriptor(prefill_tp: int, decode_tp: int, total: int) -> int:
     """Heads in one descriptor: the sender's block where ranks are gathered, else the receiver's."""
     return heads.heads_per_rank(total, max(prefill_tp, decode_tp))
+
+
+def window_splits(prefill_tp: int, decode_tp: int, total: int, window_heads: int) -> bool:
+    """Whether sliding-window KV splits into as many pieces on both sides as the main pool's heads say it should.
+
+    The connector (0.5.22 and later) counts the main pool's heads also where a window layer has others, and refuses
+    sizes that then do not fit (`_get_mha_head_slice_blocks`).
+    """
+    held = heads.heads_per_rank(window_heads, prefill_tp)
+    needed = heads.heads_per_rank(window_heads, decode_tp)
+    counted = heads.heads_per_rank(total, prefill_tp), heads.heads_per_rank(total, decode_tp)
+    return held % counted[0] == 0 and held // counted[0] * counted[1] == needed

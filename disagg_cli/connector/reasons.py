@@ -58,8 +58,65 @@ def division(case: Case) -> str:
 
 
 def state_not_sent() -> str:
-    """Hybrid models before 0.5.9."""
-    return "the connector does not send the model's extra state, and decode waits for it"
+    """Models with extra state before 0.5.9: `is_done` does not ask for it."""
+    return "the connector does not send the model's extra state, and decode goes on without it: silent garbage"
+
+
+def latent_hybrid_unknown() -> str:
+    """Kimi Linear before 0.5.17."""
+    return "what this release does with a latent beside linear-attention state for different TP sizes is not known"
+
+
+def components_unknown() -> str:
+    """DeepSeek-V4 before 0.5.17."""
+    return "what this release does with several kinds of state is not known"
+
+
+def early_component(case: Case) -> str:
+    """Several kinds of state, told apart by nobody (through 0.5.22)."""
+    return (
+        f"decode is done after the first of {case.components} kinds of state that a sender announces (sglang #39846), "
+        f"so it may read state that has not arrived"
+    )
+
+
+def cut_as_equal() -> str:
+    """K and V heads of different size."""
+    return (
+        "K and V heads differ in size, and the connector cuts V as if it were K, past its registered memory: "
+        "NIXL_ERR_NOT_FOUND"
+    )
+
+
+def stages_unpaired(case: Case) -> str:
+    """Several prefill stages and pools that do not name their layers (0.5.17 and later)."""
+    return (
+        f"{case.pp} prefill stages feed a decode of one stage, and the connector refuses to pair their layers without "
+        f"layer ids, which this pool does not give: its bootstrap thread dies, and requests wait 300 s while health "
+        f"stays green"
+    )
+
+
+def stage_past_list() -> str:
+    """Hybrids with prefill stages where heads are cut (0.5.17 and 0.5.18)."""
+    return "a stage's first layer is counted over all layers and looked up among the attention layers: nothing to send"
+
+
+def stage_offset(case: Case) -> str:
+    """Hybrids with prefill stages (0.5.12 and earlier)."""
+    return (
+        f"{case.pp} prefill stages write their layers where the connector counts them, not where the decode's pools "
+        f"have them: silent garbage"
+    )
+
+
+def ragged(case: Case) -> str:
+    """Stages of different length (0.5.8 and later)."""
+    layers = " + ".join(str(layers) for layers in case.stage_layers)
+    return (
+        f"stages of {layers} layers: where a stage's layers do not divide the model's, the connector takes the rest "
+        f"for a draft model's and writes V into the wrong layers: silent garbage"
+    )
 
 
 def state_refused(state: str, why: str) -> str:
@@ -104,6 +161,14 @@ def wrong_head(case: Case, misled: Sequence[int]) -> str:
 def conv_state() -> str:
     """Mamba state cut in one piece (0.5.11 to 0.5.15)."""
     return "the connector cuts convolution state as one block, not Q, K and V apart: silent garbage"
+
+
+def conv_state_undeclared() -> str:
+    """Mamba state whose parts SGLang does not declare to the connector (all releases)."""
+    return (
+        "SGLang does not tell the connector that convolution state is x, B and C apart, so it is cut as one block: "
+        "silent garbage"
+    )
 
 
 def early(case: Case) -> str:

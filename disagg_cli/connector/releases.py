@@ -28,6 +28,12 @@ class Connector:
     dense_finishes: bool
     swa_slices: str
     mamba_slices: str
+    stage_pairing: str
+    ragged_stages: str
+    hybrid_offset: str
+    latent_hybrids: str
+    runs: bool
+    components: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +70,12 @@ class Choice:
     @property
     def newer_than_known(self) -> bool:
         """Whether this release came after the newest that disagg knows, and is judged as that one."""
-        return Version(Version(self.sglang).public) > self.release.version
+        return self.approximate and self.release is known_releases()[-1]
+
+    @property
+    def approximate(self) -> bool:
+        """Whether this release is not itself known, and is judged as the nearest known one below it."""
+        return Version(Version(self.sglang).public) != self.release.version
 
 
 @cache
@@ -98,7 +109,7 @@ def installed_release() -> str | None:
 def choose_release(asked: str | None = None, *, installed: str | None = None) -> Choice:
     """Pick the release to judge: the one asked for, else the installed one, else the newest known.
 
-    Raises UsageError where the text is no version, or names a release between or before the known ones.
+    Raises UsageError where the text is no version, or is older than all known ones.
     """
     newest = known_releases()[-1]
     if asked is not None:
@@ -109,27 +120,20 @@ def choose_release(asked: str | None = None, *, installed: str | None = None) ->
 
 
 def find_release(text: str) -> Release:
-    """Find the known release for a version: itself, or the newest known for a later one.
+    """Find the known release for a version: itself, or the nearest known below it.
 
-    A local part (`+cu130`) is ignored. Raises UsageError as `choose_release`.
+    A post, candidate or development build between two releases, and anything newer than all, is thus judged as its
+    predecessor; `Choice.approximate` says so. A local part (`+cu130`) is ignored. Raises UsageError as
+    `choose_release`.
     """
     try:
         version = Version(Version(text).public)
     except InvalidVersion:
         raise UsageError(f"{text!r} is no SGLang version", fix=f"for example {known_releases()[-1].name}") from None
-    for release in reversed(known_releases()):
-        if version == release.version:
-            return release
-        if version > release.version:
-            break
-    else:
+    below = [release for release in known_releases() if release.version <= version]
+    if not below:
         raise UsageError(
             f"SGLang {text} is older than {known_releases()[0].name}, the oldest release that disagg knows",
             fix=f"install SGLang {known_releases()[-1].name}",
         )
-    if release is known_releases()[-1]:
-        return release
-    raise UsageError(
-        f"SGLang {text} is not a release that disagg knows",
-        fix=f"the nearest before it is {release.name}: judge it as that one with --sglang {release.name}",
-    )
+    return below[-1]

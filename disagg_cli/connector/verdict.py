@@ -51,7 +51,41 @@ def judge(
     Sizes are attention TP; `kv_heads` counts before replication; `pp` is the prefill's.
     """
     case = Case(prefill_tp=prefill_tp, decode_tp=decode_tp, kv_heads=kv_heads, pp=pp, decode_pp=decode_pp, kind=kind)
+    return judge_case(release, case)
+
+
+def judge_case(release: Release, case: Case) -> Verdict:
+    """Judge one case on one release."""
     return _verdict(release, lambda connector: _rule(connector, case), reasons.right())
+
+
+def judge_releases(case: Case) -> dict[str, Verdict]:
+    """Judge one case on every known release, oldest first."""
+    rulings = {release.name: _rule(release.connector, case) for release in known_releases()}
+    minimum = _minimum([(name, ruling is None) for name, ruling in rulings.items()])
+    return {
+        name: Verdict(
+            outcome=ruling[0] if ruling else Outcome.OK,
+            reason=ruling[1] if ruling else reasons.right(),
+            minimum_release=minimum,
+        )
+        for name, ruling in rulings.items()
+    }
+
+
+def wrong_decode_ranks(release: Release, case: Case) -> tuple[int, ...]:
+    """The decode ranks that get wrong bytes; none where the outcome is another one."""
+    if judge_case(release, case).outcome is not Outcome.WRONG_BYTES:
+        return ()
+    if not _sliced_bytes(release.connector, case):
+        return tuple(range(case.decode_tp))
+    spread = case.prefill_tp < case.decode_tp
+    return (head_maths.misled_by_modulo if spread else head_maths.misled_by_offset)(*case.size)
+
+
+def counts_all_senders(connector: Connector, case: Case) -> bool:
+    """Whether a decode rank's count of finished senders can reach what it waits for."""
+    return _completion(connector, case) is None
 
 
 def judge_pools(
@@ -61,25 +95,34 @@ def judge_pools(
     kv_heads: int,
     *,
     kind: LayoutKind = LayoutKind.MHA,
+    latent: bool = False,
 ) -> Verdict:
     """Judge decode pools of different sizes behind one prefill worker, apart from each pair's own verdict.
 
     From 0.5.13 on, a prefill rank prepares its source descriptors once, for the first decode peer that needs
     slices, and uses them for all (`prep_handle_slice_src`).
     """
-    cases = [Case(prefill_tp=prefill_tp, decode_tp=tp, kv_heads=kv_heads, kind=kind) for tp in decode_tps]
+    cases = [
+        Case(prefill_tp=prefill_tp, decode_tp=tp, kv_heads=kv_heads, kind=kind, latent=latent) for tp in decode_tps
+    ]
     return _verdict(release, lambda connector: _mix(connector, cases), reasons.pools_share_a_cut())
 
 
 def _verdict(release: Release, ruling_of: Callable[[Connector], _Ruling | None], right: str) -> Verdict:
     """Rule for one release, and find the first from which on all are right."""
     outcome, reason = ruling_of(release.connector) or (Outcome.OK, right)
-    minimum = None
-    for known in reversed(known_releases()):
-        if ruling_of(known.connector):
-            break
-        minimum = known.name
+    minimum = _minimum([(known.name, ruling_of(known.connector) is None) for known in known_releases()])
     return Verdict(outcome=outcome, reason=reason, minimum_release=minimum)
+
+
+def _minimum(oldest_first: Sequence[tuple[str, bool]]) -> str | None:
+    """The first release from which on every one is right."""
+    minimum = None
+    for name, right in reversed(oldest_first):
+        if not right:
+            break
+        minimum = name
+    return minimum
 
 
 def _rule(connector: Connector, case: Case) -> _Ruling | None:
@@ -88,20 +131,28 @@ def _rule(connector: Connector, case: Case) -> _Ruling | None:
     return next((ruling for ruling in rulings if ruling), None)
 
 
-def _rank_mapping(_connector: Connector, case: Case) -> _Ruling | None:
+def _rank_mapping(connector: Connector, case: Case) -> _Ruling | None:
     if not heads.aligned(case.prefill_tp, case.decode_tp):
         return Outcome.UNSUPPORTED, reasons.unaligned(case)
     for tp in (case.prefill_tp, case.decode_tp):
-        if case.kind is not LayoutKind.MLA and not heads.loadable(case.kv_heads, tp):
+        if not case.whole and not heads.loadable(case.kv_heads, tp):
             return Outcome.UNSUPPORTED, reasons.unloadable(case, tp)
     if case.decode_pp not in (1, case.pp):
         return Outcome.UNSUPPORTED, reasons.decode_pipeline(case)
+    if case.latent and case.kind is LayoutKind.HYBRID and case.uneven and connector.latent_hybrids == "unknown":
+        return Outcome.UNSUPPORTED, reasons.latent_hybrid_unknown()
+    if case.components > 1 and connector.components == "unknown":
+        return Outcome.UNSUPPORTED, reasons.components_unknown()
     return None
 
 
 def _registration(connector: Connector, case: Case) -> _Ruling | None:
     """Prepare descriptor lists for the decode peer (0.5.13 and later)."""
-    if connector.descriptors != "prepared" or not case.sliced or case.prefill_tp > case.decode_tp:
+    if connector.descriptors != "prepared" or not case.sliced:
+        return None
+    if case.asymmetric:
+        return Outcome.NOT_FOUND, reasons.cut_as_equal()
+    if case.prefill_tp > case.decode_tp:
         return None
     groups = head_maths.head_groups(*case.size, replicated_decode=connector.replicated_decode)
     if groups == 0:
@@ -112,25 +163,40 @@ def _registration(connector: Connector, case: Case) -> _Ruling | None:
     return None
 
 
+def _stage_registration(connector: Connector, case: Case) -> _Ruling | None:
+    """Pair the layers of several prefill stages with those of a decode of one stage (0.5.17 and later)."""
+    if case.stages == 1 or connector.stage_pairing not in ("ids", "ids_or_span"):
+        return None
+    named = case.kind is LayoutKind.HYBRID
+    if case.sliced:
+        lost = named and connector.hybrid_offset == "all"
+        return (Outcome.EMPTY_TRANSFER, reasons.stage_past_list()) if lost else None
+    if named or (case.whole and case.components < 2 and connector.stage_pairing == "ids_or_span"):
+        return None
+    return Outcome.RUNTIME_ERROR, reasons.stages_unpaired(case)
+
+
 def _kv_send(connector: Connector, case: Case) -> _Ruling | None:
     """Cut the heads of each request."""
-    if connector.head_maths == "per_rank" and case.sliced and head_maths.divides_by_zero(*case.size):
+    if not case.sliced or connector.descriptors != "per_request":
+        return None
+    if connector.head_maths == "per_rank" and head_maths.divides_by_zero(*case.size):
         return Outcome.ZERO_DIVISION, reasons.division(case)
-    return None
+    return (Outcome.NOT_FOUND, reasons.cut_as_equal()) if case.asymmetric else None
 
 
 def _state_send(connector: Connector, case: Case) -> _Ruling | None:
     """Send sliding-window or Mamba state."""
-    if not case.has_state:
+    if case.kind not in (LayoutKind.SWA, LayoutKind.HYBRID) or not (case.uneven and connector.state_sent):
         return None
-    if not connector.state_sent:
-        return Outcome.HANG, reasons.state_not_sent()
     swa = case.kind is LayoutKind.SWA
     name = "sliding-window KV" if swa else "Mamba state"
-    if case.sliced and (connector.swa_slices if swa else connector.mamba_slices) == "refused":
+    if (connector.swa_slices if swa else connector.mamba_slices) == "refused":
         return Outcome.RUNTIME_ERROR, reasons.state_refused(name, "for different TP sizes")
-    if case.sliced and swa and case.stages > 1:
+    if swa and case.pp > 1:
         return Outcome.RUNTIME_ERROR, reasons.state_refused(name, "where prefill has pipeline stages")
+    if swa and case.window_heads and not head_maths.window_splits(*case.size, case.window_heads):
+        return Outcome.RUNTIME_ERROR, reasons.state_refused(name, "with heads that spread otherwise than the rest")
     return None
 
 
@@ -148,6 +214,13 @@ def _completion(connector: Connector, case: Case) -> _Ruling | None:
 
 def _bytes(connector: Connector, case: Case) -> _Ruling | None:
     """Compare the heads that arrive with those that belong there."""
+    if case.has_state and not connector.state_sent:
+        return Outcome.WRONG_BYTES, reasons.state_not_sent()
+    return _sliced_bytes(connector, case) or _stage_bytes(connector, case) or _state_bytes(connector, case)
+
+
+def _sliced_bytes(connector: Connector, case: Case) -> _Ruling | None:
+    """Where heads are cut: whether each arrives in its place."""
     if not case.sliced:
         return None
     gathered = case.prefill_tp > case.decode_tp
@@ -157,21 +230,43 @@ def _bytes(connector: Connector, case: Case) -> _Ruling | None:
         misled = head_maths.misled_by_modulo(*case.size)
         if misled:
             return Outcome.WRONG_BYTES, reasons.wrong_head(case, misled)
-    if case.kind is LayoutKind.HYBRID and connector.mamba_slices == "one_block":
-        return Outcome.WRONG_BYTES, reasons.conv_state()
     return None
 
 
+def _stage_bytes(connector: Connector, case: Case) -> _Ruling | None:
+    """Where prefill stages meet a decode of one stage: whether their layers find their places."""
+    if case.stages == 1:
+        return None
+    by_offset = connector.stage_pairing == "offset"
+    if by_offset and case.kind in (LayoutKind.SWA, LayoutKind.HYBRID):
+        return Outcome.WRONG_BYTES, reasons.stage_offset(case)
+    if (case.sliced or (by_offset and not case.whole)) and case.ragged and connector.ragged_stages == "wrong":
+        return Outcome.WRONG_BYTES, reasons.ragged(case)
+    return None
+
+
+def _state_bytes(connector: Connector, case: Case) -> _Ruling | None:
+    """Where linear-attention state is cut: whether its parts are cut apart."""
+    if case.kind is not LayoutKind.HYBRID or not case.uneven:
+        return None
+    if connector.mamba_slices == "one_block":
+        return Outcome.WRONG_BYTES, reasons.conv_state()
+    return (Outcome.WRONG_BYTES, reasons.conv_state_undeclared()) if case.cut_whole else None
+
+
 def _early(connector: Connector, case: Case) -> _Ruling | None:
-    """Finish after the first sender (0.5.6)."""
+    """Finish after the first sender (0.5.6), or after the first kind of state."""
     if connector.kv_key == "none" and case.senders > 1:
         return Outcome.EARLY_DONE, reasons.early(case)
+    if case.components > 1 and connector.components == "first":
+        return Outcome.EARLY_DONE, reasons.early_component(case)
     return None
 
 
 _CHECKS: tuple[_Check, ...] = (
     _rank_mapping,
     _registration,
+    _stage_registration,
     _kv_send,
     _state_send,
     _completion,

@@ -10,6 +10,9 @@ from typing import Any
 
 from disagg_cli.kv.facts import read_facts
 
+CATALOGUES = ("catalogue.yaml", "catalogue_topology.yaml")
+"""DSG1xx: plan and connector; from DSG201 on: everything else that a topology says."""
+
 
 class Severity(StrEnum):
     """How much a finding weighs: an error stops a launch, a warning and a note do not."""
@@ -58,7 +61,9 @@ class Finding:
 @cache
 def catalogue() -> Mapping[str, Entry]:
     """Every code with its entry, in order of code."""
-    facts: Mapping[str, Mapping[str, Any]] = read_facts(Path(__file__).with_name("catalogue.yaml"))
+    facts: dict[str, Mapping[str, Any]] = {}
+    for name in CATALOGUES:
+        facts |= read_facts(Path(__file__).with_name(name))
     return MappingProxyType(
         {code: Entry(**{**fact, "code": code, "severity": Severity(fact["severity"])}) for code, fact in facts.items()}
     )

@@ -4,10 +4,10 @@ A rule takes what was judged about one decode pool (or the whole deployment) and
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from disagg_cli.connector.case import Outcome
+from disagg_cli.connector.case import Case, Outcome
 from disagg_cli.connector.releases import Choice
 from disagg_cli.connector.verdict import Verdict
 from disagg_cli.findings.finding import Finding, finding
@@ -15,6 +15,8 @@ from disagg_cli.kv import heads
 from disagg_cli.kv.layout import KVLayout, LayoutKind
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.kv.plan import SlicePlan
+from disagg_cli.kv.request import Request
+from disagg_cli.kv.traffic import Traffic, find_link
 
 _CODES: Mapping[Outcome, str] = MappingProxyType(
     {
@@ -40,6 +42,9 @@ class Judged:
     plan: SlicePlan | None
     verdict: Verdict
     choice: Choice
+    case: Case
+    traffic: Traffic | None = None
+    request: Request = field(default_factory=Request)
     where: str = "decode"
 
     @property
@@ -63,15 +68,33 @@ def tp_not_multiple(judged: Judged) -> Iterator[Finding]:
 
 def heads_not_loadable(judged: Judged) -> Iterator[Finding]:
     """DSG102: the model's heads do not spread evenly over a side's ranks."""
-    layout = judged.layout
     for where, side in judged.sides.items():
-        tp = side.attention_tp
-        if layout.kind is not LayoutKind.MLA and not heads.loadable(layout.total_kv_heads, tp):
-            message = f"{layout.total_kv_heads} KV heads do not spread evenly over attention TP {tp}"
+        what = _does_not_load(judged.layout, side.attention_tp)
+        if what:
+            message = f"{what} do not spread evenly over attention TP {side.attention_tp}"
             yield finding("DSG102", message, where=f"{where}.tp")
-        elif layout.attention_heads and layout.attention_heads % tp:
-            message = f"{layout.attention_heads} attention heads do not spread evenly over attention TP {tp}"
-            yield finding("DSG102", message, where=f"{where}.tp")
+
+
+def _does_not_load(layout: KVLayout, tp: int) -> str | None:
+    """The first of a model's counts that does not go with an attention TP."""
+    if not heads.loadable(layout.total_kv_heads, tp):
+        return f"{layout.total_kv_heads} KV heads"
+    if layout.window and not heads.loadable(layout.window.kv_heads, tp):
+        return f"{layout.window.kv_heads} KV heads of sliding-window layers"
+    if layout.state and not layout.state.loadable(tp):
+        counts = ", ".join(str(count) for count in layout.state.heads)
+        return f"linear-attention heads ({counts}; replicating them is not modelled)"
+    if layout.attention_heads and layout.attention_heads % tp:
+        return f"{layout.attention_heads} attention heads"
+    return None
+
+
+def more_stages_than_layers(judged: Judged) -> Iterator[Finding]:
+    """DSG106: a side has more pipeline stages than the model has layers."""
+    for where, side in judged.sides.items():
+        if side.pp > judged.layout.num_layers:
+            message = f"pp {side.pp} for a model of {judged.layout.num_layers} layers"
+            yield finding("DSG106", message, where=f"{where}.pp")
 
 
 def decode_pipeline(judged: Judged) -> Iterator[Finding]:
@@ -95,11 +118,13 @@ def plain_dp_prefill(judged: Judged) -> Iterator[Finding]:
 
 
 def connector_outcome(judged: Judged) -> Iterator[Finding]:
-    """DSG111 to DSG116: what this release does with the plan, and the first release that is right."""
+    """DSG111 to DSG117: what this release does with the plan, and the first release that is right."""
     verdict = judged.verdict
     code = _CODES.get(verdict.outcome)
     if code is None:
         return
+    if verdict.outcome is Outcome.RUNTIME_ERROR and judged.case.stages > 1:
+        code = "DSG117"
     fix = f"install sglang>={verdict.minimum_release}" if verdict.minimum_release else _without_release(judged)
     message = f"SGLang {judged.choice.sglang}, {head_case(judged)}: {verdict.reason}"
     yield finding(code, message, where=judged.where, fix=fix)
@@ -114,10 +139,35 @@ def no_safe_release(judged: Judged) -> Iterator[Finding]:
 
 
 def unknown_release(judged: Judged) -> Iterator[Finding]:
-    """DSG131: the release is newer than those known."""
-    if judged.choice.newer_than_known:
-        message = f"SGLang {judged.choice.sglang} is judged as {judged.choice.release.name}, the newest known"
+    """DSG131: the release is not one of those known."""
+    if judged.choice.approximate:
+        place = "the newest known" if judged.choice.newer_than_known else "the nearest known below it"
+        message = f"SGLang {judged.choice.sglang} is judged as {judged.choice.release.name}, {place}"
         yield finding("DSG131", message, where="engine")
+
+
+def release_not_studied(judged: Judged) -> Iterator[Finding]:
+    """DSG118: what this release does with this cache is not known."""
+    verdict = judged.verdict
+    if verdict.outcome is Outcome.UNSUPPORTED and verdict.minimum_release:
+        fix = f"install sglang>={verdict.minimum_release}"
+        message = f"SGLang {judged.choice.sglang}, {head_case(judged)}: {verdict.reason}"
+        yield finding("DSG118", message, where=judged.where, fix=fix)
+
+
+def too_slow(judged: Judged) -> Iterator[Finding]:
+    """DSG141: the link asked for cannot carry a request's KV in the time to first token asked for."""
+    request, traffic = judged.request, judged.traffic
+    if traffic is None or request.link is None or request.ttft_s is None:
+        return
+    link = find_link(request.link)
+    seconds = traffic.seconds(link)
+    if seconds > request.ttft_s:
+        message = (
+            f"{request.tokens} tokens need at least {seconds * 1000:.0f} ms on {link.label}, more than the "
+            f"{request.ttft_s * 1000:.0f} ms to the first token"
+        )
+        yield finding("DSG141", message, where=judged.where)
 
 
 def mixed_pools(verdict: Verdict, decode_pools: Sequence[Parallelism]) -> Iterator[Finding]:
@@ -131,18 +181,24 @@ RULES: tuple[Callable[[Judged], Iterator[Finding]], ...] = (
     tp_not_multiple,
     heads_not_loadable,
     decode_pipeline,
+    more_stages_than_layers,
     idle_dp_attention,
     plain_dp_prefill,
     connector_outcome,
     no_safe_release,
+    release_not_studied,
     unknown_release,
+    too_slow,
 )
 
 
 def head_case(judged: Judged) -> str:
     """Name how heads are spread between the two sides, in one phrase with the sizes."""
     p, d, t = judged.prefill.attention_tp, judged.decode.attention_tp, judged.layout.total_kv_heads
-    return f"TP{p} -> TP{d} with {t} KV heads ({_spread(p, d, t)})"
+    if judged.case.whole:
+        return f"TP{p} -> TP{d} with a latent cache"
+    stages = f", {judged.prefill.pp} -> {judged.decode.pp} stages" if judged.case.stages > 1 else ""
+    return f"TP{p} -> TP{d} with {t} KV heads ({_spread(p, d, t)}{stages})"
 
 
 def _spread(p: int, d: int, t: int) -> str:
@@ -156,6 +212,13 @@ def _spread(p: int, d: int, t: int) -> str:
 
 
 def _without_release(judged: Judged) -> str:
-    """Sizes that work on the newest known release, where no release is right for those asked for."""
-    t, d = judged.layout.total_kv_heads, judged.decode.attention_tp
-    return f"use a prefill attention TP of at most {t} (the KV heads), or of {d} and more (the decode's)"
+    """What works on the newest known release, where no release is right for the sizes asked for."""
+    case = judged.case
+    if case.stages > 1 and judged.verdict.outcome in (Outcome.RUNTIME_ERROR, Outcome.WRONG_BYTES):
+        return f"give the decode {case.pp} stages like the prefill, or the prefill one"
+    if case.cut_whole or case.asymmetric or case.kind is LayoutKind.SWA:
+        return "use equal attention TP on both sides"
+    p, d, t = case.size
+    if p < d and p > t:
+        return f"use a prefill attention TP of at most {t} (the KV heads), or of {d} and more (the decode's)"
+    return "use equal attention TP on both sides"

@@ -1,26 +1,33 @@
 """The plan report: what `disagg plan` shows and what `disagg launch` refuses by. One object for both."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from disagg_cli.connector.releases import Choice
-from disagg_cli.connector.verdict import Verdict, judge, judge_pools
+from disagg_cli.connector.case import Case, case_of
+from disagg_cli.connector.descriptors import Descriptors, count_descriptors
+from disagg_cli.connector.releases import Choice, known_releases
+from disagg_cli.connector.repairs import judge_repaired
+from disagg_cli.connector.verdict import Verdict, judge_case, judge_pools, judge_releases, wrong_decode_ranks
+from disagg_cli.findings.document import plan_document
 from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.findings.plan_rules import Judged, judge_plan, mixed_pools
-from disagg_cli.kv import heads
 from disagg_cli.kv.coverage import Coverage, cover
-from disagg_cli.kv.heads import HeadRange
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.parallelism import Parallelism
-from disagg_cli.kv.plan import Route, SlicePlan, plan_slices
-
-SCHEMA = "disagg.plan/1"
+from disagg_cli.kv.plan import SlicePlan, plan_slices
+from disagg_cli.kv.request import Request
+from disagg_cli.kv.traffic import Traffic, measure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolReport:
-    """One decode pool behind the prefill pool. `plan` and `coverage` are None where the model does not load."""
+    """One decode pool behind the prefill pool.
+
+    `plan`, `coverage`, `traffic` and `descriptors` are None where the model does not load. `wrong_ranks` are the decode
+    ranks that get wrong bytes on the chosen release; `releases` holds every known release's verdict, where it was asked
+    for; `repaired` and `repaired_releases` say what the overlay makes of it, None where it does not apply.
+    """
 
     where: str
     decode: Parallelism
@@ -28,6 +35,12 @@ class PoolReport:
     coverage: Coverage | None
     verdict: Verdict
     findings: tuple[Finding, ...]
+    traffic: Traffic | None = None
+    descriptors: Descriptors | None = None
+    wrong_ranks: tuple[int, ...] = ()
+    releases: Mapping[str, Verdict] | None = None
+    repaired: Verdict | None = None
+    repaired_releases: Mapping[str, Verdict | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +52,7 @@ class PlanReport:
     pools: tuple[PoolReport, ...]
     choice: Choice
     findings: tuple[Finding, ...]
+    request: Request = field(default_factory=Request)
 
     @property
     def ok(self) -> bool:
@@ -46,52 +60,74 @@ class PlanReport:
         return not any(found.severity is Severity.ERROR for found in self.findings)
 
     def document(self) -> dict[str, Any]:
-        """The report as `disagg.plan/1`.
-
-        With one decode pool `decode`, `routes`, `coverage`, `completion` and `connector` stand at the top; with several
-        they stand once per pool, in `pools`.
-        """
-        pools = [_pool(pool, self) for pool in self.pools]
-        return {
-            "schema": SCHEMA,
-            "model": _model(self.layout),
-            "prefill": _side(self.layout, self.prefill),
-            **(pools[0] if len(pools) == 1 else {"pools": pools}),
-            "findings": [found.document() for found in self.findings],
-            "ok": self.ok,
-        }
+        """The report as `disagg.plan/1`."""
+        return plan_document(self)
 
 
 def report_plan(
-    layout: KVLayout, prefill: Parallelism, decode_pools: Sequence[Parallelism], choice: Choice
+    layout: KVLayout,
+    prefill: Parallelism,
+    decode_pools: Sequence[Parallelism],
+    choice: Choice,
+    *,
+    request: Request | None = None,
+    all_releases: bool = False,
 ) -> PlanReport:
-    """Plan and judge a prefill pool with its decode pools on the chosen SGLang release."""
+    """Plan and judge a prefill pool with its decode pools on the chosen SGLang release.
+
+    With `all_releases` each pool is also judged on every known one.
+    """
+    asked = request or Request()
     names = ["decode"] if len(decode_pools) == 1 else [f"decode[{i}]" for i in range(len(decode_pools))]
     pools = tuple(
-        _report_pool(layout, prefill, pool, choice, where) for where, pool in zip(names, decode_pools, strict=True)
+        _report_pool(layout, prefill, pool, choice, where, asked, all_releases=all_releases)
+        for where, pool in zip(names, decode_pools, strict=True)
     )
-    decode_tps = [pool.attention_tp for pool in decode_pools]
-    mix = judge_pools(choice.release, prefill.attention_tp, decode_tps, layout.total_kv_heads, kind=layout.kind)
+    mix = judge_pools(
+        choice.release,
+        prefill.attention_tp,
+        [pool.attention_tp for pool in decode_pools],
+        layout.total_kv_heads,
+        kind=layout.kind,
+        latent=layout.latent,
+    )
     findings = [found for pool in pools for found in pool.findings]
     findings += mixed_pools(mix, decode_pools)
     return PlanReport(
-        layout=layout, prefill=prefill, pools=pools, choice=choice, findings=tuple(dict.fromkeys(findings))
+        layout=layout,
+        prefill=prefill,
+        pools=pools,
+        choice=choice,
+        findings=tuple(dict.fromkeys(findings)),
+        request=asked,
     )
 
 
-def _report_pool(layout: KVLayout, prefill: Parallelism, decode: Parallelism, choice: Choice, where: str) -> PoolReport:
+def _report_pool(
+    layout: KVLayout,
+    prefill: Parallelism,
+    decode: Parallelism,
+    choice: Choice,
+    where: str,
+    request: Request,
+    *,
+    all_releases: bool,
+) -> PoolReport:
     plan = plan_slices(layout, prefill, decode)
-    verdict = judge(
-        choice.release,
-        prefill.attention_tp,
-        decode.attention_tp,
-        layout.total_kv_heads,
-        pp=prefill.pp,
-        decode_pp=decode.pp,
-        kind=layout.kind,
-    )
+    case = case_of(layout, prefill, decode)
+    verdict = judge_case(choice.release, case)
+    traffic = measure(plan, request.tokens) if plan else None
     judged = Judged(
-        layout=layout, prefill=prefill, decode=decode, plan=plan, verdict=verdict, choice=choice, where=where
+        layout=layout,
+        prefill=prefill,
+        decode=decode,
+        plan=plan,
+        verdict=verdict,
+        choice=choice,
+        case=case,
+        traffic=traffic,
+        request=request,
+        where=where,
     )
     return PoolReport(
         where=where,
@@ -100,88 +136,25 @@ def _report_pool(layout: KVLayout, prefill: Parallelism, decode: Parallelism, ch
         coverage=cover(plan) if plan else None,
         verdict=verdict,
         findings=judge_plan(judged),
+        traffic=traffic,
+        descriptors=_descriptors(choice, case, plan, request),
+        wrong_ranks=wrong_decode_ranks(choice.release, case),
+        releases=judge_releases(case) if all_releases else None,
+        repaired=judge_repaired(choice.release, case),
+        repaired_releases={known.name: judge_repaired(known, case) for known in known_releases()}
+        if all_releases
+        else None,
     )
 
 
-def _model(layout: KVLayout) -> dict[str, Any]:
-    return {
-        "name": layout.name,
-        "layout": layout.kind.value,
-        "total_kv_heads": layout.total_kv_heads,
-        "num_layers": layout.num_layers,
-        "head_dim": layout.head_dim,
-        "kv_dtype": layout.kv_dtype,
-        "bytes_per_token": layout.bytes_per_token,
-    }
-
-
-def _side(layout: KVLayout, side: Parallelism) -> dict[str, Any]:
-    tp, total = side.attention_tp, layout.total_kv_heads
-    fits = heads.loadable(total, tp)
-    return {
-        "tp": side.tp,
-        "dp": side.dp,
-        "pp": side.pp,
-        "attention_tp": tp,
-        "heads_per_rank": heads.heads_per_rank(total, tp) if fits else None,
-        "replication": heads.replication(total, tp) if fits else None,
-    }
-
-
-def _pool(pool: PoolReport, report: PlanReport) -> dict[str, Any]:
-    return {
-        "decode": _side(report.layout, pool.decode),
-        "routes": [_route(route) for route in pool.plan.routes] if pool.plan else [],
-        "coverage": _coverage(pool.coverage),
-        "completion": {"keys_expected": pool.plan.keys_expected if pool.plan else None},
-        "connector": _connector(pool.verdict, report.choice),
-    }
-
-
-def _route(route: Route) -> dict[str, Any]:
-    return {
-        "prefill_rank": route.prefill_rank,
-        "decode_rank": route.decode_rank,
-        "heads": _range(route.heads),
-        "src_head_offset": route.src_head_offset,
-        "dst_head_offset": route.dst_head_offset,
-        "num_heads": route.num_heads,
-        "bytes_per_token": route.bytes_per_token,
-    }
-
-
-def _range(span: HeadRange) -> list[int]:
-    return [span.first, span.past_end]
-
-
-def _coverage(coverage: Coverage | None) -> dict[str, Any]:
-    if coverage is None:
-        return {"ok": False, "gaps": [], "overlaps": [], "wrong": [], "replica_writes": 0}
-    return {
-        "ok": coverage.ok,
-        "gaps": [asdict(gap) | {"heads": _range(gap.heads)} for gap in coverage.gaps],
-        "overlaps": [
-            asdict(overlap) | {"heads": _range(overlap.heads), "prefill_ranks": list(overlap.prefill_ranks)}
-            for overlap in coverage.overlaps
-        ],
-        "wrong": [
-            asdict(wrong)
-            | {"expected": _range(wrong.expected), "received": _range(wrong.received) if wrong.received else None}
-            for wrong in coverage.wrong
-        ],
-        "replica_writes": coverage.replica_writes,
-    }
-
-
-def _connector(verdict: Verdict, choice: Choice) -> dict[str, Any]:
-    """The release's verdict. No overlay exists in this version of disagg, so none is available."""
-    return {
-        "sglang": choice.sglang,
-        "judged_as": choice.release.name,
-        "origin": choice.origin.value,
-        "outcome": verdict.outcome.value,
-        "ok": verdict.ok,
-        "reason": verdict.reason,
-        "overlay": {"available": False, "applied": False, "outcome": None},
-        "minimum_release": verdict.minimum_release,
-    }
+def _descriptors(choice: Choice, case: Case, plan: SlicePlan | None, request: Request) -> Descriptors | None:
+    if plan is None or not plan.routes:
+        return None
+    return count_descriptors(
+        choice.release.connector,
+        case,
+        plan,
+        tokens=request.tokens,
+        page_size=request.page_size,
+        pool_tokens=request.pool_tokens,
+    )

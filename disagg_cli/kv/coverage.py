@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from disagg_cli.kv.heads import HeadRange
+from disagg_cli.kv.linear_state import StateRoute, StateTensor
 from disagg_cli.kv.plan import Route, SlicePlan
 
 
@@ -44,6 +45,16 @@ class Wrong:
     received: HeadRange | None
 
 
+@dataclass(frozen=True, slots=True)
+class StateFault:
+    """Channels of a decode rank's state tensor, by its own counting, that nobody writes or that get others' values."""
+
+    decode_rank: int
+    tensor: str
+    channels: HeadRange
+    received: HeadRange | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
     """The verdict on a set of writes, each fault named with its ranks and heads.
@@ -56,11 +67,12 @@ class Coverage:
     overlaps: tuple[Overlap, ...] = ()
     wrong: tuple[Wrong, ...] = ()
     replica_writes: int = 0
+    state: tuple[StateFault, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Every slot is written, and only with its own head."""
-        return not (self.gaps or self.overlaps or self.wrong)
+        return not (self.gaps or self.overlaps or self.wrong or self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,37 @@ def cover(plan: SlicePlan) -> Coverage:
         overlaps=tuple(overlaps),
         wrong=tuple(_wrong(plan, plan.routes)),
         replica_writes=replicas,
+        state=tuple(_state_faults(plan)),
     )
+
+
+def _state_faults(plan: SlicePlan) -> Iterator[StateFault]:
+    """Walk each decode rank's state tensors from their first channel to their last."""
+    state, tp = plan.layout.state, plan.decode.attention_tp
+    if state is None:
+        return
+    writes: dict[tuple[int, str], list[StateRoute]] = defaultdict(list)
+    for route in plan.state_routes:
+        writes[route.decode_rank, route.tensor].append(route)
+    for rank in range(tp):
+        for tensor in state.tensors:
+            found = sorted(writes[rank, tensor.name], key=lambda route: route.dst_offset)
+            yield from _tensor_faults(rank, tensor, tp, found)
+
+
+def _tensor_faults(rank: int, tensor: StateTensor, tp: int, writes: Iterable[StateRoute]) -> Iterator[StateFault]:
+    """Compare what arrives at each channel with what belongs there; parts lie one after another."""
+    past = 0
+    for write in writes:
+        if write.dst_offset > past:
+            yield StateFault(rank, tensor.name, HeadRange(past, write.dst_offset), None)
+        begins = sum(tensor.parts[: write.part]) // tp
+        belongs = rank * tensor.parts[write.part] // tp + write.dst_offset - begins
+        past = max(past, write.dst_offset + len(write.channels))
+        if write.channels.first != belongs:
+            yield StateFault(rank, tensor.name, HeadRange(write.dst_offset, past), write.channels)
+    if past < tensor.channels // tp:
+        yield StateFault(rank, tensor.name, HeadRange(past, tensor.channels // tp), None)
 
 
 def _write(plan: SlicePlan, route: Route) -> _Write:

@@ -39,7 +39,16 @@ def test_a_newer_release_is_judged_as_the_newest_known(text):
 
 
 def test_a_known_release_is_not_newer():
-    assert not choose_release("0.5.23+cu130").newer_than_known
+    choice = choose_release("0.5.23+cu130")
+    assert (choice.newer_than_known, choice.approximate) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "judged_as"), [("0.5.10rc0", "0.5.9"), ("0.5.18.post4", "0.5.18"), ("0.5.22.dev3+g1234", "0.5.21")]
+)
+def test_a_build_between_releases_is_judged_as_the_one_below(text, judged_as):
+    choice = choose_release(installed=text)
+    assert (choice.release.name, choice.approximate, choice.newer_than_known) == (judged_as, True, False)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +56,7 @@ def test_a_known_release_is_not_newer():
     [
         ("latest", "'latest' is no SGLang version"),
         ("0.5.5", "older than 0.5.6"),
-        ("0.5.10rc0", "not a release that disagg knows"),
-        ("0.5.18.post4", "not a release that disagg knows"),
+        ("0.5.6rc1", "older than 0.5.6"),
     ],
 )
 def test_other_versions_are_usage_errors(text, complaint):

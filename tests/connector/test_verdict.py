@@ -95,7 +95,7 @@ def test_ratios_need_not_be_powers_of_two(sizes):
 
 
 def test_decode_stages_are_one_or_the_prefills():
-    outcomes = [on("0.5.23", 2, 2, 8, pp=4, decode_pp=stages).outcome for stages in (1, 2, 4)]
+    outcomes = [on("0.5.23", 4, 2, 8, pp=4, decode_pp=stages).outcome for stages in (1, 2, 4)]
     assert outcomes == ["ok", "unsupported", "ok"]
 
 

@@ -16,7 +16,7 @@ def report(prefill, *decode, sglang="0.5.23"):
 def test_the_document_has_the_contracts_keys():
     document = report(4, 1).document()
     keys = "schema model prefill decode routes coverage completion connector findings ok"
-    assert list(document) == keys.split()
+    assert [key for key in document if key in keys.split()] == keys.split()
     assert document["schema"] == "disagg.plan/1"
 
 

@@ -9,7 +9,7 @@ from disagg_cli.kv.parallelism import Parallelism
 
 
 def findings(prefill, *decode, total=8, sglang="0.5.23", attention_heads=None):
-    layout = KVLayout(name="m", total_kv_heads=total, num_layers=2, head_dim=64, attention_heads=attention_heads)
+    layout = KVLayout(name="m", total_kv_heads=total, num_layers=8, head_dim=64, attention_heads=attention_heads)
     return report_plan(layout, _side(prefill), [_side(pool) for pool in decode], choose_release(sglang)).findings
 
 
@@ -42,6 +42,10 @@ def test_a_good_plan_has_none():
         ((4, 8), {"total": 2}, ["DSG115", "DSG121"]),
         ((2, 1, 4), {"total": 4}, ["DSG122"]),
         ((4, 1), {"sglang": "0.5.24"}, ["DSG131"]),
+        ((4, 1), {"sglang": "0.5.22.dev1"}, ["DSG131"]),
+        (({"tp": 2, "pp": 9}, 2), {}, ["DSG106", "DSG117", "DSG121"]),
+        (({"tp": 2, "pp": 2}, 2), {}, ["DSG117", "DSG121"]),
+        (({"tp": 2, "pp": 3}, 1), {}, ["DSG112", "DSG121"]),
     ],
 )
 def test_each_fault_has_its_code(args, kwargs, expected):

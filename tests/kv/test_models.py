@@ -1,14 +1,17 @@
-"""Layouts from packaged facts and from config.json."""
+"""Layouts by name, from disk, and from the hub."""
 
 import json
 
 import pytest
 
 from disagg_cli.errors import UsageError
-from disagg_cli.kv.layout import UnsupportedLayout
-from disagg_cli.kv.models import layout_for, layout_from_config, packaged_layouts
+from disagg_cli.kv.models import layout_for, packaged_layout, packaged_models
 
 LLAMA = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 512}
+
+
+def no_hub(_model):
+    raise UsageError("the hub was asked")
 
 
 def test_qwen3_32b_is_packaged():
@@ -16,52 +19,39 @@ def test_qwen3_32b_is_packaged():
     assert (layout.num_layers, layout.attention_heads, layout.total_kv_heads, layout.head_dim) == (64, 64, 8, 128)
 
 
-@pytest.mark.parametrize("layout", packaged_layouts().values(), ids=lambda layout: layout.name)
-def test_every_packaged_layout_names_its_source(layout):
-    assert layout.source.startswith("https://")
+def test_a_name_is_found_in_any_case():
+    assert layout_for("qwen/qwen3-32b").name == "Qwen/Qwen3-32B"
 
 
-def test_a_config_gives_heads_layers_and_head_size():
-    layout = layout_from_config(LLAMA)
-    assert (layout.total_kv_heads, layout.num_layers, layout.head_dim) == (4, 2, 64)
+def test_there_are_many():
+    assert len(packaged_models()) >= 40
 
 
-def test_without_kv_heads_every_attention_head_has_its_own():
-    assert layout_from_config(LLAMA | {"num_key_value_heads": None}).total_kv_heads == 8
-
-
-def test_multi_query_has_one():
-    assert layout_from_config(LLAMA | {"multi_query": True}).total_kv_heads == 1
-
-
-def test_a_vision_model_keeps_its_text_part_apart():
-    assert layout_from_config({"text_config": LLAMA, "torch_dtype": "float16"}).kv_dtype == "float16"
+@pytest.mark.parametrize("name", packaged_models())
+def test_every_packaged_model_has_a_layout_and_a_source(name):
+    layout = packaged_layout(name)
+    assert layout.source.startswith(f"https://huggingface.co/{name}/blob/main/config.json; ")
+    assert layout.bytes_per_token > 0
 
 
 @pytest.mark.parametrize(
-    ("extra", "reason"),
+    ("name", "kind", "bytes_per_token"),
     [
-        ({"kv_lora_rank": 512}, r"MLA"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, r"sliding_attention"),
-        ({"layer_types": ["linear_attention", "full_attention"]}, r"linear_attention"),
-        ({"sliding_window": 4096}, r"sliding window"),
-        ({"hybrid_override_pattern": "M-M*"}, r"Mamba"),
-        ({"v_head_dim": 32}, r"V heads"),
-        ({"num_key_value_heads": [4, 8]}, r"layer to layer"),
+        ("Qwen/Qwen3-32B", "mha", 2 * 64 * 8 * 128 * 2),
+        ("deepseek-ai/DeepSeek-V3", "mla", 61 * 576 * 2),
+        ("deepseek-ai/DeepSeek-V3.2", "mla", 61 * (576 * 2 + 132)),
+        ("zai-org/GLM-5.2", "mla", 78 * 576 * 2 + 21 * 132),
+        ("openai/gpt-oss-120b", "swa", 2 * 36 * 8 * 64 * 2),
+        ("Qwen/Qwen3.5-397B-A17B", "hybrid", 2 * 15 * 2 * 256 * 2),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "hybrid", 2 * 6 * 2 * 128 * 2),
+        ("moonshotai/Kimi-K3", "hybrid", 24 * 576 * 2),
+        ("google/gemma-3-27b-it", "mha", 2 * 62 * 16 * 128 * 2),
+        ("XiaomiMiMo/MiMo-V2-Flash", "swa", (9 * 4 + 39 * 8) * (192 + 128) * 2),
     ],
 )
-def test_other_caches_are_refused_by_name(extra, reason):
-    with pytest.raises(UnsupportedLayout, match=reason):
-        layout_from_config(LLAMA | extra)
-
-
-def test_a_sliding_window_that_is_off_is_no_sliding_window():
-    assert layout_from_config(LLAMA | {"sliding_window": 4096, "use_sliding_window": False}).total_kv_heads == 4
-
-
-def test_a_missing_number_is_named():
-    with pytest.raises(UsageError, match="no usable num_hidden_layers"):
-        layout_from_config(LLAMA | {"num_hidden_layers": None})
+def test_what_a_token_weighs(name, kind, bytes_per_token):
+    layout = packaged_layout(name)
+    assert (layout.kind, layout.bytes_per_token) == (kind, bytes_per_token)
 
 
 @pytest.mark.parametrize("name", ["", "config.json"])
@@ -71,15 +61,27 @@ def test_a_folder_or_its_config_will_do(tmp_path, name):
     assert (layout.name, layout.total_kv_heads) == (tmp_path.name, 4)
 
 
-@pytest.mark.parametrize(("text", "complaint"), [("{", "cannot read"), ("[]", "not a JSON object")])
+def test_a_hub_ids_config_is_fetched(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    layout = layout_for("someone/model", download=lambda model: tmp_path / "config.json")
+    assert (layout.name, layout.source) == ("someone/model", "https://huggingface.co/someone/model")
+
+
+def test_a_hub_that_does_not_answer_is_a_usage_error():
+    with pytest.raises(UsageError, match="the hub was asked"):
+        layout_for("someone/model", download=no_hub)
+
+
+@pytest.mark.parametrize(("text", "complaint"), [("{", "cannot read"), ("[]", "not a JSON object"), ("\xff", "cannot")])
 def test_a_bad_config_is_a_usage_error(tmp_path, text, complaint):
-    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError, match=complaint) as caught:
         layout_for(str(tmp_path))
     assert caught.value.where == str(tmp_path / "config.json")
 
 
-def test_an_unknown_model_lists_the_known_ones():
-    with pytest.raises(UsageError, match="no KV layout for model 'nope'") as caught:
-        layout_for("nope")
-    assert "Qwen/Qwen3-32B" in (caught.value.fix or "")
+@pytest.mark.parametrize("name", ["nope", "/no/such/folder", "./nope"])
+def test_what_is_no_model_says_what_would_be(name):
+    with pytest.raises(UsageError, match="no KV layout for model") as caught:
+        layout_for(name, download=no_hub)
+    assert "disagg models" in (caught.value.fix or "")

@@ -1,0 +1,40 @@
+"""What a release does with a plan once the overlay (connector/overlay) is loaded. Pure.
+
+The overlay shows the stock arithmetic a deployment without replicas, so its outcome is the stock outcome of that one.
+It is loaded through SGLang's plugin door, which exists from 0.5.11 on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from packaging.version import Version
+
+from disagg_cli.connector.case import Case
+from disagg_cli.connector.overlay.view import without_replicas
+from disagg_cli.connector.releases import Release
+from disagg_cli.connector.verdict import Verdict, judge_case
+from disagg_cli.kv.layout import LayoutKind
+
+FIRST_WITH_PLUGINS = Version("0.5.11")
+
+
+def loads(release: Release) -> bool:
+    """Whether this release has a door for plugins."""
+    return release.version >= FIRST_WITH_PLUGINS
+
+
+def judge_repaired(release: Release, case: Case) -> Verdict | None:
+    """What happens to one pair with the overlay; None where the overlay cannot be loaded or has nothing to do with it."""
+    if not loads(release) or case.kind is not LayoutKind.MHA:
+        return None
+    seen = without_replicas(case.prefill_tp, case.decode_tp, 0, case.kv_heads)
+    return judge_case(release, replace(case, decode_tp=seen.decode_tp, kv_heads=seen.kv_heads))
+
+
+def repairs(release: Release, cases: Sequence[Case]) -> bool:
+    """Whether with the overlay all these decode pools, behind one prefill pool, get their KV right.
+
+    Pools need no common way of cutting: each has its own source descriptors.
+    """
+    verdicts = [judge_repaired(release, case) for case in cases]
+    return all(verdict is not None and verdict.ok for verdict in verdicts)
