@@ -291,7 +291,7 @@ def _last_run() -> tuple[str, list[str], bool]:
     url, run = current_router_url(), current()
     processes = run.read("state.json").get("processes", [])
     workers = [process["url"] for process in processes if process["role"] in ("prefill", "decode")]
-    return url, workers, run.read("deployment.json").get("model") == "synthetic"
+    return url, workers, bool(run.read("deployment.json").get("synthetic"))
 
 
 def _new_folder() -> Path:

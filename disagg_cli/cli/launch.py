@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from disagg_cli.cli.options import Json
+from disagg_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +50,8 @@ def launch(
         return
     for finding in prepared.errors:
         out.print(f"--force overrides {finding.code}: {finding.message}", style="bold yellow", markup=False)
+    if detach and exit_after_eval:
+        raise UsageError("--detach returns once it serves, and --exit-after-eval never does", fix="choose one of them")
     if detach:
         _detach(prepared, ["--force"] * force + ["--cold"] * cold, out, as_json=as_json)
     else:

@@ -24,7 +24,7 @@ def loads(release: Release) -> bool:
 
 
 def judge_repaired(release: Release, case: Case) -> Verdict | None:
-    """What happens to one pair with the overlay; None where the overlay cannot be loaded or has nothing to do with it."""
+    """What happens to one pair with the overlay; None where it cannot be loaded or has nothing to do with the pair."""
     if not loads(release) or case.kind is not LayoutKind.MHA:
         return None
     seen = without_replicas(case.prefill_tp, case.decode_tp, 0, case.kv_heads)

@@ -74,7 +74,10 @@ def _pool(report: PlanReport, pool: PoolReport) -> Iterator[RenderableType]:
         yield _line("coverage  ", "bold", _coverage(pool.coverage), indent=2)
     yield _line("connector ", "bold", _verdict(report, pool.verdict), indent=2)
     if pool.repaired and pool.repaired.ok and not pool.verdict.ok:
-        yield _line("overlay   ", "bold", "with disagg's overlay loaded, this release gets it right", indent=2)
+        loaded = (
+            "loaded: this release gets it right with it" if report.overlay else "would put it right (disagg launch)"
+        )
+        yield _line("overlay   ", "bold", loaded, indent=2)
     yield Text()
 
 

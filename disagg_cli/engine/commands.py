@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from disagg_cli.connector.host_memory import mode
-from disagg_cli.topology.deployment import Deployment, Host, Worker, bracketed
+from disagg_cli.secrets import is_secret
+from disagg_cli.topology.deployment import Deployment, Host, Share, Worker, bracketed
 from disagg_cli.topology.spec import Scalar
 
 
@@ -20,7 +21,10 @@ class Command:
 
     def shell(self) -> str:
         """What a person would type to start the same by hand."""
-        settings = [f"{key}={shlex.quote(value)}" for key, value in self.env.items()]
+        settings = [
+            f'{name}="${name}"' if is_secret(name) else f"{name}={shlex.quote(value)}"
+            for name, value in self.env.items()
+        ]
         return " ".join(["env", *settings, shlex.join(self.argv)] if settings else [shlex.join(self.argv)])
 
 
@@ -98,7 +102,17 @@ def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: 
         args |= {"dist-init-addr": f"{bracketed(worker.host.address)}:{worker.ports.dist_init}"}
     if len(worker.shares) > 1:
         args |= {"nnodes": len(worker.shares), "node-rank": rank}
+    args |= _gpu_args(deployment, worker.shares[rank])
     return args | _platform_args(deployment, worker) | dict(worker.args)
+
+
+def _gpu_args(deployment: Deployment, share: Share) -> dict[str, Scalar]:
+    """`--base-gpu-id`, where workers are to see all GPUs of their host: theirs come from there on, in equal steps."""
+    if deployment.select_gpus != "base_gpu_id" or not share.gpus:
+        return {}
+    step = share.gpus[1] - share.gpus[0] if len(share.gpus) > 1 else 1
+    args: dict[str, Scalar] = {"base-gpu-id": share.gpus[0]}
+    return args | ({"gpu-id-step": step} if step > 1 else {})
 
 
 def _platform_args(deployment: Deployment, worker: Worker) -> dict[str, Scalar]:
@@ -116,7 +130,7 @@ def _worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Mach
     env: dict[str, str] = {}
     if deployment.platform.on_cpu:
         env |= mode.IMPORT_TIME_ENV | mode.environment(ranks=worker.ranks, cores=machine.cores)
-    else:
+    elif deployment.select_gpus == "visible_devices":
         env |= {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in worker.shares[rank].gpus)}
     return env | dict(worker.env)
 

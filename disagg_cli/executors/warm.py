@@ -136,6 +136,7 @@ class WarmExecutor(LocalExecutor):
                     line = await reader.readline()
             except (TimeoutError, ConnectionError):
                 line = b""
+                writer.close()  # an answer that comes late must not be taken for the next one's
         if not line:
             raise LaunchFailed("the warm parent no longer answers", where=str(self._log))
         answer: dict[str, Any] = json.loads(line)

@@ -85,7 +85,7 @@ def _pool(pool: "PoolReport", report: "PlanReport") -> dict[str, Any]:
         "routes": [_route(route) for route in plan.routes] if plan else [],
         "coverage": _coverage(pool.coverage),
         "completion": {"keys_expected": plan.keys_expected if plan else None},
-        "connector": _connector(pool, report.choice),
+        "connector": _connector(pool, report.choice, applied=report.overlay),
         "dummy_contacts": [asdict(contact) for contact in plan.dummies] if plan else [],
         "stages": _stages(plan) if plan else [],
         "state_routes": _state_routes(plan) if plan else [],
@@ -104,7 +104,7 @@ def _releases(pool: "PoolReport") -> dict[str, Any]:
 
 
 def _overlay(repaired: Verdict | None) -> dict[str, Any]:
-    """What the overlay would make of it. A plan loads none; a launch says for itself whether it did."""
+    """What the overlay makes of it."""
     outcome = repaired.outcome.value if repaired else None
     return {"available": repaired is not None, "applied": False, "outcome": outcome}
 
@@ -157,7 +157,7 @@ def _coverage(coverage: Coverage | None) -> dict[str, Any]:
     }
 
 
-def _connector(pool: "PoolReport", choice: Choice) -> dict[str, Any]:
+def _connector(pool: "PoolReport", choice: Choice, *, applied: bool) -> dict[str, Any]:
     """The release's verdict, and the overlay's."""
     verdict = pool.verdict
     return {
@@ -166,6 +166,6 @@ def _connector(pool: "PoolReport", choice: Choice) -> dict[str, Any]:
         "origin": choice.origin.value,
         **verdict_document(verdict),
         "wrong_decode_ranks": list(pool.wrong_ranks),
-        "overlay": _overlay(pool.repaired),
+        "overlay": _overlay(pool.repaired) | {"applied": applied},
         "minimum_release": verdict.minimum_release,
     }

@@ -222,3 +222,20 @@ def _without_release(judged: Judged) -> str:
     if p < d and p > t:
         return f"use a prefill attention TP of at most {t} (the KV heads), or of {d} and more (the decode's)"
     return "use equal attention TP on both sides"
+
+
+STOCK_CODES = frozenset(f"DSG1{number}" for number in (*range(11, 19), 21, 22))
+"""What the stock connector gets wrong; with the overlay none of it happens to a plan that the overlay repairs."""
+
+
+def with_overlay(findings: Sequence[Finding], *, where: str) -> list[Finding]:
+    """The findings of a plan that counts on the overlay: what it repairs becomes one note."""
+    repaired = [found for found in findings if found.code in STOCK_CODES]
+    kept = [found for found in findings if found.code not in STOCK_CODES]
+    instead = "; ".join(dict.fromkeys(found.message for found in repaired)) or "nothing on this release"
+    return [*kept, finding("DSG123", f"the overlay is loaded on prefill workers; without it: {instead}", where=where)]
+
+
+def overlay_required(choice: Choice, *, where: str) -> list[Finding]:
+    """The finding of a plan that requires an overlay which cannot repair it."""
+    return [finding("DSG124", f"the overlay cannot make SGLang {choice.sglang} right for this plan", where=where)]

@@ -2,22 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from disagg_cli.connector.case import Case, case_of
 from disagg_cli.connector.descriptors import Descriptors, count_descriptors
 from disagg_cli.connector.releases import Choice, known_releases
-from disagg_cli.connector.repairs import judge_repaired
+from disagg_cli.connector.repairs import judge_repaired, repairs
 from disagg_cli.connector.verdict import Verdict, judge_case, judge_pools, judge_releases, wrong_decode_ranks
 from disagg_cli.findings.document import plan_document
 from disagg_cli.findings.finding import Finding, Severity
-from disagg_cli.findings.plan_rules import Judged, judge_plan, mixed_pools
+from disagg_cli.findings.plan_rules import Judged, judge_plan, mixed_pools, overlay_required, with_overlay
 from disagg_cli.kv.coverage import Coverage, cover
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.kv.plan import SlicePlan, plan_slices
 from disagg_cli.kv.request import Request
 from disagg_cli.kv.traffic import Traffic, measure
+
+Overlay = Literal["auto", "off", "require"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +47,14 @@ class PoolReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanReport:
-    """A prefill pool, its decode pools, and everything said about them."""
+    """A prefill pool, its decode pools, and everything said about them. overlay: whether it counts on the overlay."""
 
     layout: KVLayout
     prefill: Parallelism
     pools: tuple[PoolReport, ...]
     choice: Choice
     findings: tuple[Finding, ...]
+    overlay: bool = False
     request: Request = field(default_factory=Request)
 
     @property
@@ -72,10 +75,12 @@ def report_plan(
     *,
     request: Request | None = None,
     all_releases: bool = False,
+    overlay: Overlay = "off",
 ) -> PlanReport:
     """Plan and judge a prefill pool with its decode pools on the chosen SGLang release.
 
-    With `all_releases` each pool is also judged on every known one.
+    With `all_releases` each pool is also judged on every known one. `overlay`: off judges the stock connector; auto
+    counts on the overlay where stock is wrong and the overlay repairs it; require counts on it in any case.
     """
     asked = request or Request()
     names = ["decode"] if len(decode_pools) == 1 else [f"decode[{i}]" for i in range(len(decode_pools))]
@@ -93,12 +98,20 @@ def report_plan(
     )
     findings = [found for pool in pools for found in pool.findings]
     findings += mixed_pools(mix, decode_pools)
+    stock_right = mix.ok and all(pool.verdict.ok for pool in pools)
+    repaired = repairs(choice.release, [case_of(layout, prefill, pool) for pool in decode_pools])
+    counts_on_it = repaired and (overlay == "require" or (overlay == "auto" and not stock_right))
+    if counts_on_it:
+        findings = with_overlay(findings, where=", ".join(names))
+    elif overlay == "require":
+        findings += overlay_required(choice, where=", ".join(names))
     return PlanReport(
         layout=layout,
         prefill=prefill,
         pools=pools,
         choice=choice,
         findings=tuple(dict.fromkeys(findings)),
+        overlay=counts_on_it,
         request=asked,
     )
 

@@ -118,6 +118,8 @@ async def prove_parity(
             return f"no answer within {timeout_s:.0f} s"
         except ProbeFailed as error:
             return error.what
+        except (KeyError, IndexError, TypeError) as error:
+            return f"an answer lacks what a comparison needs: {type(error).__name__} {error}"
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
         measured = await asyncio.gather(*(measure(prefill, decode) for prefill, decode in pairs))

@@ -13,8 +13,11 @@ from typing import Any
 from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.settings import ON_CPU
 
-STOP_S = 15.0
+STOP_S = ON_CPU.grace + ON_CPU.gone + 6.0
+"""What a supervisor may need to end its processes, and some time of its own."""
+KILL_S = 3.0
 FOLLOW_S = 0.2
 
 
@@ -49,22 +52,25 @@ def stop(run: RunDir) -> tuple[str, ...]:
     now = status(run)
     if now.supervised:
         sessions.send(now.state["pid"], signal.SIGTERM)
-        _wait_until_gone(now.state["pid"], now.state["born"])
+        if not _gone(now.state["pid"], now.state["born"], within=STOP_S):
+            sessions.send(now.state["pid"], signal.SIGKILL)
+            _gone(now.state["pid"], now.state["born"], within=KILL_S)
+    leftovers = _end_leftovers(status(run).state)
     after = status(run)
-    leftovers = _end_leftovers(after.state)
     if after.phase == "lost":
         reason = "stopped after its supervisor had gone"
         run.write("state.json", after.state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
     return leftovers
 
 
-def _wait_until_gone(pid: int, born: float) -> None:
-    deadline = time.monotonic() + STOP_S
+def _gone(pid: int, born: float, *, within: float) -> bool:
+    """Wait until a process has gone; whether it has."""
+    deadline = time.monotonic() + within
     while sessions.same_process(pid, born):
         if time.monotonic() > deadline:
-            sessions.send(pid, signal.SIGKILL)
-            return
+            return False
         time.sleep(0.1)
+    return True
 
 
 def _end_leftovers(state: dict[str, Any]) -> tuple[str, ...]:
@@ -114,19 +120,20 @@ def read_logs(run: RunDir, process: str | None, *, lines: int, follow: bool) -> 
     while follow:
         over = status(run).phase in ("ended", "lost")  # asked before the last look, so that no line is missed
         for log in logs_of(run, process):
-            text, places[log] = _new_text(log, places.get(log, 0))
+            text, places[log] = _new_text(log, places.get(log, 0), unfinished=over)
             yield from ((log.stem, line) for line in text.splitlines())
         if over:
             return
         time.sleep(FOLLOW_S)
 
 
-def _new_text(log: Path, start: int) -> tuple[str, int]:
-    """Whole lines after `start`, and where they end."""
+def _new_text(log: Path, start: int, *, unfinished: bool = False) -> tuple[str, int]:
+    """Whole lines after `start`, and where they end; with `unfinished` also a last line that no newline ends."""
     with log.open("rb") as file:
         file.seek(start)
         data = file.read()
-    data = data[: data.rfind(b"\n") + 1]
+    if not unfinished:
+        data = data[: data.rfind(b"\n") + 1]
     return data.decode(errors="replace"), start + len(data)
 
 
@@ -155,7 +162,7 @@ def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterato
 
 
 def _ended_early(run: RunDir, code: int) -> DisaggError:
-    reason = run.read("state.json").get("reason") or _new_text(run.path / "launch.log", 0)[0].strip()
+    reason = run.read("state.json").get("reason") or _new_text(run.path / "launch.log", 0, unfinished=True)[0].strip()
     kinds = {kind.exit_code: kind for kind in DisaggError.__subclasses__()}
     return kinds.get(code, LaunchFailed)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
 

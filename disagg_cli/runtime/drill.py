@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.connector.faults.catalogue import ENABLE, FAULTS, Fault
-from disagg_cli.errors import DisaggError, ProbeFailed, UsageError
+from disagg_cli.errors import DisaggError, Interrupted, ProbeFailed, UsageError
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.launch import Launch, Options, check_machine, record
-from disagg_cli.runtime.prepare import prepare_deployment
+from disagg_cli.runtime.prepare import prepare_deployment, with_env
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.loading import load_topology
 from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import EvalSpec
-
-PROBE_S = 45.0
-"""Time-out of each pair in a drill: a fault that hangs is found after it."""
 
 HEALTHY = "none"
 
@@ -56,8 +53,13 @@ class _Silent:
         """Drills do not serve."""
 
 
-async def run_drills(config: Path, names: list[str], done: Callable[[Drill], None]) -> tuple[Drill, ...]:
-    """Launch without a fault, then with each of these faults (all of them where none is named)."""
+async def run_drills(
+    config: Path, names: list[str], timeout_s: float, done: Callable[[Drill], None]
+) -> tuple[Drill, ...]:
+    """Launch without a fault, then with each of these faults (all of them where none is named).
+
+    Each pair has `timeout_s` seconds for each answer: a fault that hangs is found after it.
+    """
     deployment = resolve(load_topology(config))
     if not deployment.platform.on_cpu:
         raise UsageError(f"drills run on CPUs, not on {deployment.platform.name}", where=str(config))
@@ -69,25 +71,23 @@ async def run_drills(config: Path, names: list[str], done: Callable[[Drill], Non
     drills = []
     async with _shared_parent():
         for fault in (None, *(fault for fault in FAULTS if not names or fault.name in names)):
-            drills.append(await _drill(config, deployment, fault))
+            drills.append(await _drill(config, deployment, fault, timeout_s))
             done(drills[-1])
     return tuple(drills)
 
 
-async def _drill(config: Path, deployment: Deployment, fault: Fault | None) -> Drill:
-    planted = {ENABLE: fault.name} if fault else {}
-    workers = tuple(
-        replace(worker, env={**worker.env, **planted}) if worker.role == "prefill" else worker
-        for worker in deployment.workers
-    )
-    probe = deployment.probe.model_copy(update={"parity": True, "timeout_s": PROBE_S})
-    prepared = prepare_deployment(config, replace(deployment, workers=workers, probe=probe, eval=EvalSpec()))
+async def _drill(config: Path, deployment: Deployment, fault: Fault | None, timeout_s: float) -> Drill:
+    planted = with_env(deployment, "prefill", {ENABLE: fault.name} if fault else {})
+    probe = deployment.probe.model_copy(update={"parity": True, "timeout_s": timeout_s})
+    prepared = prepare_deployment(config, replace(planted, probe=probe, eval=EvalSpec()))
     await check_machine(prepared)
     directory = rundir.create(f"drill-{fault.name if fault else HEALTHY}")
     launch = Launch(prepared, Options(warm=True, exit_after_eval=True), record(prepared, directory), _Silent())
     error: DisaggError | None = None
     try:
         await launch.run()
+    except Interrupted:
+        raise
     except DisaggError as caught:
         error = caught
     return _result(directory, fault, error)
@@ -102,9 +102,26 @@ def _result(directory: RunDir, fault: Fault | None, error: DisaggError | None) -
         expected=fault.shows if fault else "proven",
         found=found,
         seconds=_proof_seconds(directory),
-        ok=isinstance(error, ProbeFailed) if fault else error is None,
+        ok=isinstance(error, ProbeFailed) and _shown(directory) in SEEN_AS[fault.shows] if fault else error is None,
         run=directory.path.name,
     )
+
+
+SEEN_AS = {"hang": ("hang",), "wrong": ("wrong",), "late": ("late", "hang")}
+"""How a fault may show itself. What comes late may come later than the proof waits."""
+
+
+def _shown(directory: RunDir) -> str:
+    """How the pairs of a run failed, from its probe.json."""
+    proof = directory.read("probe.json")
+    if any(not pair["ok"] for pair in proof.get("pairs", [])):
+        return "hang"
+    failed = [one for one in proof.get("parity", []) if not one["ok"]]
+    if any(one["error"] for one in failed):
+        return "hang"
+    if any(one["first_wrong"] is not None for one in failed):
+        return "wrong"
+    return "late" if failed else "proven"
 
 
 def _proof_seconds(directory: RunDir) -> float:

@@ -5,11 +5,13 @@ import contextlib
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from disagg_cli import secrets
+from disagg_cli.connector import overlay
 from disagg_cli.engine.installed import version_of, versions
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, UsageError
 from disagg_cli.evals.report import EvalReport
@@ -30,6 +32,10 @@ from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.deployment import Model
 from disagg_cli.topology.spec import GsmSpec
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LAST_LOOK_S = 0.5
+"""After a failure, how long to see whether a process died: then that is what failed."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -41,7 +47,7 @@ class Options:
 
 def record(prepared: Prepared, directory: RunDir) -> Recorder:
     """Write down what is about to be started, and begin the run's record."""
-    directory.write_text("topology.yaml", prepared.config.read_text())
+    directory.write_text("topology.yaml", _without_secrets(prepared))
     directory.write("deployment.json", prepared.document())
     directory.write("plan.json", prepared.plan_document())
     directory.write("versions.json", {"schema": "disagg.versions/1", "versions": versions()})
@@ -63,6 +69,13 @@ def record(prepared: Prepared, directory: RunDir) -> Recorder:
     recorder = Recorder(directory, state)
     recorder.save()
     return recorder
+
+
+def _without_secrets(prepared: Prepared) -> str:
+    text = prepared.config.read_text()
+    for command in prepared.workers:
+        text = secrets.without(text, command.env)
+    return text
 
 
 async def check_machine(prepared: Prepared) -> None:
@@ -113,16 +126,16 @@ class Launch:
 
     async def run(self) -> None:
         """Do all of it, and leave no process behind however it ends."""
-        self._listen_to_signals()
-        try:
-            await self._start_to_stop()
-        except DisaggError as error:
-            self._ended(error.exit_code, error.what)
-            raise
-        except BaseException as error:
-            self._ended(1, f"internal error: {type(error).__name__}: {error}")
-            raise
-        self._ended(0, "stopped")
+        with self._signals():
+            try:
+                await self._start_to_stop()
+            except DisaggError as error:
+                self._ended(error.exit_code, error.what)
+                raise
+            except BaseException as error:
+                self._ended(1, f"internal error: {type(error).__name__}: {error}")
+                raise
+            self._ended(0, "stopped")
 
     async def _start_to_stop(self) -> None:
         async with _executor(self.options, self.recorder) as executor:
@@ -132,20 +145,25 @@ class Launch:
             finally:
                 self.recorder.ending = True
                 self.recorder.run_phase("stopping", "every process to end")
-                if left := await supervisor.stop(self.hurry):
-                    raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
+                left = await supervisor.stop(self.hurry)
+                self.recorder.event("stop", f"still running after SIGKILL: {', '.join(left)}" if left else "all ended")
+        if left:
+            raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
         if self.eval_error:
             raise self.eval_error
 
-    async def _until_stopped(self, *work: Coroutine[Any, Any, None]) -> None:
-        """Run until the first of these ends, fails, or a stop is asked for."""
-        tasks = [asyncio.create_task(one) for one in (*work, self._stop())]
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
+    async def _until_stopped(self, sequence: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+        """Run until the sequence ends or fails, a process dies, or a stop is asked for."""
+        watching, *others = tasks = [asyncio.create_task(one) for one in (watch, sequence, self._stop())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if any(task.done() and not task.cancelled() and task.exception() for task in others):
+            await asyncio.wait({watching}, timeout=LAST_LOOK_S)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        for task in done:
-            task.result()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:  # a death explains what failed because of it, so it comes first
+            if not task.cancelled():
+                task.result()
 
     async def _stop(self) -> None:
         await self.stop_asked.wait()
@@ -161,6 +179,7 @@ class Launch:
         self.recorder.run_phase("starting", "workers to be healthy")
         await supervisor.start(self.prepared.workers)
         await supervisor.healthy(self.deployment.workers)
+        self._require_overlay()
         await supervisor.start([self.prepared.router])  # it needs healthy workers, and starts while pairs are proven
         await Proof(self.prepared, self.recorder, self.timeouts).obtain()
         await self._evaluate()
@@ -168,6 +187,20 @@ class Launch:
             self.recorder.run_phase("serving")
             self.view.serving()
             await asyncio.Event().wait()
+
+    def _require_overlay(self) -> None:
+        """See in the logs that the overlay which the plan counts on is there, and fail if it is not."""
+        for worker in self.deployment.role("prefill") if self.prepared.overlay else ():
+            log = self.recorder.directory.log(worker.name)
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(overlay.PREFIX)]
+            if not any(line.startswith(overlay.LOADED) for line in lines):
+                said = lines[-1] if lines else "its log says nothing of it"
+                raise LaunchFailed(
+                    f"the plan counts on the overlay, and {worker.name} has not loaded it: {said}",
+                    where=str(log),
+                    fix="see that disagg is installed in the environment that SGLang runs in",
+                )
+            self.recorder.event("overlay", f"{worker.name}: {lines[-1]}")
 
     async def _evaluate(self) -> None:
         """Run the evals that the topology names. A gate that fails decides the exit code once the run ends."""
@@ -186,10 +219,20 @@ class Launch:
     def _eval_progress(self, progress: Progress) -> None:
         self.recorder.state.waiting_for = f"GSM8K answers, {progress.done} of {progress.planned}"
 
-    def _listen_to_signals(self) -> None:
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Listen to signals, but for those that whoever started us had us ignore, as `nohup` does."""
         loop = asyncio.get_running_loop()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
+        heard = {signum: handler for signum, handler in before.items() if handler is not signal.SIG_IGN}
+        for signum in heard:
             loop.add_signal_handler(signum, self._signalled)
+        try:
+            yield
+        finally:
+            for signum, handler in heard.items():
+                loop.remove_signal_handler(signum)
+                signal.signal(signum, handler)
 
     def _signalled(self) -> None:
         """The first signal asks for a stop; a second one skips the time of grace."""

@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from disagg_cli.connector import overlay
 from disagg_cli.connector.releases import choose_release
 from disagg_cli.engine.commands import Command, Machine, router_command, worker_commands
 from disagg_cli.engine.installed import version_of
@@ -17,6 +18,7 @@ from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.models import layout_for, layout_from_config
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.runtime import rundir
+from disagg_cli.secrets import masked
 from disagg_cli.topology.deployment import Deployment, Model, Role, Worker
 from disagg_cli.topology.loading import load_topology
 from disagg_cli.topology.resolve import resolve
@@ -42,6 +44,11 @@ class Prepared:
         """Findings that forbid a start."""
         return tuple(f for plan in self.plans for f in plan.findings if f.severity is Severity.ERROR)
 
+    @property
+    def overlay(self) -> bool:
+        """Whether the plan counts on the overlay."""
+        return any(plan.overlay for plan in self.plans)
+
     def ports(self) -> dict[str, dict[int, str]]:
         """What will listen where on each address: address -> port -> who."""
         router = self.deployment.router
@@ -49,9 +56,13 @@ class Prepared:
             router.host.address: {router.port: "router", router.metrics_port: "router metrics"}
         }
         for worker in self.deployment.workers:
-            listens = {"http": worker.ports.http, "nccl": worker.ports.nccl}
+            listens = {"http": worker.ports.http}
+            if worker.dp == 1 or worker.dp_attention:
+                listens["nccl"] = worker.ports.nccl
             if worker.role == "prefill":
                 listens["bootstrap"] = worker.ports.bootstrap
+            if worker.dp_attention or len(worker.shares) > 1:
+                listens["dist-init"] = worker.ports.dist_init
             for share in worker.shares:
                 here = wanted.setdefault(share.host.address, {})
                 here |= {port: f"{worker.name} {what}" for what, port in listens.items()}
@@ -65,12 +76,15 @@ class Prepared:
             "name": self.deployment.name,
             "platform": self.deployment.platform.name,
             "model": self.deployment.model.name,
+            "synthetic": self.deployment.model.synthetic is not None,
             "executor": self.deployment.executor,
             "router": self.deployment.router.url,
             "processes": [
-                {"name": c.name, "host": c.host.name, "env": dict(c.env), "argv": list(c.argv)} for c in self.commands
+                {"name": c.name, "host": c.host.name, "env": masked(c.env), "argv": list(c.argv)} for c in self.commands
             ],
-            "workers": [asdict(worker) | {"url": worker.url} for worker in self.deployment.workers],
+            "workers": [
+                asdict(worker) | {"url": worker.url, "env": masked(worker.env)} for worker in self.deployment.workers
+            ],
         }
 
     def plan_document(self) -> dict[str, Any]:
@@ -91,12 +105,15 @@ def prepare(config: Path) -> Prepared:
 
 def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
     """Plan and judge a deployment that was resolved from `config`."""
+    plans = _plans(deployment)
+    if any(plan.overlay for plan in plans):
+        deployment = with_env(deployment, "prefill", {overlay.ENABLE: "1"})
     machine = _machine(deployment)
     path = model_path(deployment.model)
     return Prepared(
         config=config,
         deployment=deployment,
-        plans=_plans(deployment),
+        plans=plans,
         workers=tuple(
             command
             for worker in deployment.workers
@@ -104,6 +121,14 @@ def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
         ),
         router=router_command(deployment, machine=machine),
     )
+
+
+def with_env(deployment: Deployment, role: Role, env: Mapping[str, str]) -> Deployment:
+    """The deployment with some more environment for the workers of a role."""
+    workers = tuple(
+        replace(worker, env={**worker.env, **env}) if worker.role == role else worker for worker in deployment.workers
+    )
+    return replace(deployment, workers=workers)
 
 
 def model_path(model: Model) -> str:
@@ -134,7 +159,10 @@ def _plans(deployment: Deployment) -> tuple[PlanReport, ...]:
     layout = _layout(deployment.model)
     choice = choose_release(installed=version_of("sglang"))
     decode = _pools(deployment, "decode")
-    return tuple(report_plan(layout, prefill, decode, choice) for prefill in _pools(deployment, "prefill"))
+    wanted = deployment.connector.overlay
+    return tuple(
+        report_plan(layout, prefill, decode, choice, overlay=wanted) for prefill in _pools(deployment, "prefill")
+    )
 
 
 def _layout(model: Model) -> KVLayout:

@@ -45,13 +45,13 @@ class Proof:
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.error}" for result in failed)
             raise self._failure(f"{len(failed)} of {len(results)} pair(s) did not move KV: {what}", failed)
+        if not self.deployment.probe.parity:
+            self._all_proven()
 
     def _pair_done(self, result: PairResult) -> None:
         text = f"first token {result.first_token_s:.2f} s, all {result.total_s:.2f} s" if result.ok else result.error
         moved = "KV moved" if result.ok else "FAILED"
         self.recorder.event("pair", f"{result.prefill} -> {result.decode}: {moved}, {text}")
-        if result.ok and not self.deployment.probe.parity:
-            self._proven(result)
 
     async def _parity(self) -> None:
         self.recorder.run_phase("probing", "decode's log-probabilities to agree with prefill's")
@@ -63,12 +63,11 @@ class Proof:
         self.document["parity"] = [result.document() for result in results]
         for result in results:
             self.recorder.event("parity", f"{result.prefill} -> {result.decode}: {result.sentence()}")
-            if result.ok:
-                self._proven(result)
         failed = [result for result in results if not result.ok]
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.sentence()}" for result in failed)
             raise self._failure(f"{len(failed)} of {len(results)} pair(s) failed the comparison of KV: {what}", failed)
+        self._all_proven()
 
     async def _router(self) -> None:
         self.recorder.run_phase("probing", "a request through the router")
@@ -76,9 +75,10 @@ class Proof:
         self.document["router"] = answer = await prove_router(url, model, timeout_s=self.timeouts.router)
         self.recorder.process_phase("router", "proven", f"answered after {answer['total_s']:.1f} s")
 
-    def _proven(self, result: PairResult | ParityResult) -> None:
-        for name in (result.prefill, result.decode):
-            self.recorder.process_phase(name, "proven")
+    def _all_proven(self) -> None:
+        """A worker is proven once all its pairs are."""
+        for worker in self.deployment.workers:
+            self.recorder.process_phase(worker.name, "proven")
 
     def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
         """The plan's word first, then what both sides' logs say, then their last lines."""

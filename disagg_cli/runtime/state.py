@@ -68,8 +68,11 @@ class Recorder:
                 raise LaunchFailed(
                     f"the run's record cannot be written: {error}", where=str(self.directory.path)
                 ) from None
-        for listener in self.listeners:
-            listener(text)
+        for listener in list(self.listeners):
+            try:
+                listener(text)
+            except OSError:  # the terminal has gone; the run goes on, or ends as it was told to
+                self.listeners.remove(listener)
 
     def run_phase(self, phase: RunPhase, waiting_for: str = "") -> None:
         """The run enters a phase."""

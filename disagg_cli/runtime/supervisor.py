@@ -77,7 +77,7 @@ class Supervisor:
                 await asyncio.wait_for(hurry.wait(), self.timeouts.poll)
         deadline = time.monotonic() + self.timeouts.gone
         while left := await self._left(handles):
-            await asyncio.gather(*(self.executor.kill(handle) for handle in left))
+            await asyncio.gather(*(self.executor.kill(handle) for handle in left), return_exceptions=True)
             if time.monotonic() > deadline:
                 return [handle.name for handle in left]
             await asyncio.sleep(self.timeouts.poll)

@@ -104,7 +104,7 @@ def test_a_signal_ends_a_command_with_130(home, signum):
     with subprocess.Popen([DISAGG, "logs", "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
         assert command.stdout.readline().endswith("ready\n")
         command.send_signal(signum)
-        _, stderr = command.communicate(timeout=10)
+        _, stderr = command.communicate(timeout=40)
     assert command.returncode == 130
     assert stderr == f"error: interrupted by {signal.Signals(signum).name}\n"
 

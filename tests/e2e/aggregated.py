@@ -25,6 +25,7 @@ def aggregated(warm_parent: str, folder: Path, model: SyntheticModel, tp: int, p
     env = {**os.environ, **mode.IMPORT_TIME_ENV, **mode.environment(ranks=tp, cores=tuple(os.sched_getaffinity(0)))}
     log = folder / f"aggregated-tp{tp}-{port}.log"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(60)
         connection.connect(warm_parent)
         request = {"module": "sglang.launch_server", "argv": words, "env": env, "log": str(log)}
         connection.sendall(json.dumps({"start": request}).encode() + b"\n")

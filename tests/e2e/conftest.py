@@ -4,6 +4,7 @@ Every test that launches checks that nothing of its run is left: `Launched.finis
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -35,11 +36,15 @@ def warm_parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stderr=log,
             start_new_session=True,
         )
-    while (line := parent.stdout.readline()) != b"ready\n":
-        assert line, f"the warm parent died:\n{(folder / 'parent.log').read_text()[-3000:]}"
-    yield str(folder / "s")
-    parent.stdin.close()
-    parent.wait(10)
+    try:
+        ready, _, _ = select.select([parent.stdout], [], [], 240)
+        said = parent.stdout.readline() if ready else b"nothing for 240 s"
+        assert said == b"ready\n", f"the warm parent said {said}:\n{(folder / 'parent.log').read_text()[-3000:]}"
+        yield str(folder / "s")
+        parent.stdin.close()
+        parent.wait(10)
+    finally:
+        parent.kill()
 
 
 @pytest.fixture(scope="session")

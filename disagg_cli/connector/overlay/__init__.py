@@ -5,3 +5,11 @@ hooks.py   the hooks that show it that way; imported only where `launch` asks fo
 
 What it repairs, and in which releases, is in connector/repairs.py.
 """
+
+ENABLE = "DISAGG_OVERLAY"
+"""Environment variable that loads the overlay; `disagg` sets it for prefill workers where the plan counts on it."""
+
+PREFIX = "disagg overlay: "
+LOADED = f"{PREFIX}loaded"
+REFUSED = f"{PREFIX}refused"
+"""How the line begins that each process of a worker writes to its log."""

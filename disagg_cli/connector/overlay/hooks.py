@@ -15,11 +15,10 @@ from typing import Any
 from sglang.srt.disaggregation.nixl.conn import NixlKVManager
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from disagg_cli.connector.overlay import LOADED, REFUSED
 from disagg_cli.connector.overlay.view import View, without_replicas
 
 MANAGER = "sglang.srt.disaggregation.nixl.conn.NixlKVManager"
-LOADED = "disagg overlay: loaded"
-REFUSED = "disagg overlay: refused"
 
 PREPARE = ("self", "peer_name", "decode_kv_args")
 SEND_PREPARED = ("self", "peer_name", "prefill_kv_indices", "dst_kv_indices")
