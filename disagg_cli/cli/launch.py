@@ -30,6 +30,12 @@ def launch(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return once it serves; `disagg stop` ends it.")
     ] = False,
+    evaluate: Annotated[
+        str | None, typer.Option("--eval", help="Run this eval, `gsm8k`, where the topology names none.")
+    ] = None,
+    against_aggregated: Annotated[
+        bool, typer.Option("--against-aggregated", help="Ask an aggregated server the same, and compare the answers.")
+    ] = False,
     as_json: Json = False,
     run_dir: Annotated[Path | None, typer.Option(hidden=True, help="The directory of a detached run.")] = None,
 ) -> None:
@@ -39,7 +45,7 @@ def launch(
     from disagg_cli.console.sink import console, show
     from disagg_cli.runtime.prepare import prepare, refuse_errors
 
-    prepared = prepare(config)
+    prepared = _with_evals(prepare(config), evaluate, against_aggregated=against_aggregated)
     out = console(as_json=as_json)
     if run_dir is None:
         show_plan(prepared, out)
@@ -53,9 +59,19 @@ def launch(
     if detach and exit_after_eval:
         raise UsageError("--detach returns once it serves, and --exit-after-eval never does", fix="choose one of them")
     if detach:
-        _detach(prepared, ["--force"] * force + ["--cold"] * cold, out, as_json=as_json)
+        flags = ["--force"] * force + ["--cold"] * cold + ["--against-aggregated"] * against_aggregated
+        _detach(prepared, flags + (["--eval", evaluate] if evaluate else []), out, as_json=as_json)
     else:
         _launch(prepared, out, cold=cold, exit_after_eval=exit_after_eval, as_json=as_json, run_dir=run_dir)
+
+
+def _with_evals(prepared: Prepared, evaluate: str | None, *, against_aggregated: bool) -> Prepared:
+    from disagg_cli.runtime.prepare import with_aggregated, with_gsm8k
+
+    if evaluate not in (None, "gsm8k"):
+        raise UsageError(f"unknown eval: {evaluate}", fix="--eval gsm8k")
+    prepared = with_gsm8k(prepared) if evaluate else prepared
+    return with_aggregated(prepared) if against_aggregated else prepared
 
 
 def _launch(

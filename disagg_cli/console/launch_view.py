@@ -10,8 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from disagg_cli.console.eval_view import eval_view
+from disagg_cli.console.eval_view import compare_view, eval_view
 from disagg_cli.console.plan_view import plan_view
+from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.runtime.control import Status
 from disagg_cli.runtime.prepare import Prepared
@@ -63,6 +64,10 @@ class LaunchView:
     def report(self, report: EvalReport) -> None:
         """Show an eval's result."""
         self.out.print(eval_view(report))
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Show how the answers compare with an aggregated server's."""
+        self.out.print(compare_view(comparison))
 
     def serving(self) -> None:
         """Say where everything is."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from disagg_cli.connector.host_memory import mode
 from disagg_cli.secrets import is_secret
-from disagg_cli.topology.deployment import Deployment, Host, Share, Worker, bracketed
+from disagg_cli.topology.deployment import Deployment, Host, Role, Share, Worker, bracketed
 from disagg_cli.topology.spec import Scalar
 
 
@@ -48,9 +48,9 @@ def worker_commands(
                 machine.python,
                 "-m",
                 "sglang.launch_server",
-                *_flags(_worker_args(deployment, worker, model_path, rank)),
+                *flags(_worker_args(deployment, worker, model_path, rank)),
             ),
-            env=_worker_env(deployment, worker, rank, machine),
+            env=worker_env(deployment, worker, rank, machine),
         )
         for rank, share in enumerate(worker.shares)
     )
@@ -72,7 +72,7 @@ def router_command(deployment: Deployment, *, machine: Machine) -> Command:
         "prometheus-port": router.metrics_port,
         **router.args,
     }
-    argv = (machine.python, "-m", "sglang_router.launch_router", "--pd-disaggregation", *pairs, *_flags(settings))
+    argv = (machine.python, "-m", "sglang_router.launch_router", "--pd-disaggregation", *pairs, *flags(settings))
     return Command(name="router", host=router.host, argv=argv, env={})
 
 
@@ -84,6 +84,7 @@ def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: 
         "host": worker.shares[rank].host.address,
         "port": worker.ports.http,
         "tp-size": worker.tp,
+        "enable-metrics": True,  # the eval reads queues and failures from them, before and after
     }
     if worker.dp > 1:
         args |= {"dp-size": worker.dp, "enable-dp-attention": worker.dp_attention}
@@ -103,7 +104,7 @@ def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: 
     if len(worker.shares) > 1:
         args |= {"nnodes": len(worker.shares), "node-rank": rank}
     args |= _gpu_args(deployment, worker.shares[rank])
-    return args | _platform_args(deployment, worker) | dict(worker.args)
+    return args | platform_args(deployment, worker.role) | dict(worker.args)
 
 
 def _gpu_args(deployment: Deployment, share: Share) -> dict[str, Scalar]:
@@ -115,10 +116,11 @@ def _gpu_args(deployment: Deployment, share: Share) -> dict[str, Scalar]:
     return args | ({"gpu-id-step": step} if step > 1 else {})
 
 
-def _platform_args(deployment: Deployment, worker: Worker) -> dict[str, Scalar]:
+def platform_args(deployment: Deployment, role: Role) -> dict[str, Scalar]:
+    """Flags that the platform and the model ask of a role."""
     args: dict[str, Scalar] = {}
     if deployment.platform.on_cpu:
-        args |= mode.ARGS | (mode.DECODE_ARGS if worker.role == "decode" else {})
+        args |= mode.ARGS | (mode.DECODE_ARGS if role == "decode" else {})
     if deployment.model.synthetic:
         # Exact arithmetic: greedy tokens and log-probabilities then agree between any two TP sizes, so what differs
         # is the transfer's doing. SGLang's `auto` would make bfloat16 of it.
@@ -126,7 +128,8 @@ def _platform_args(deployment: Deployment, worker: Worker) -> dict[str, Scalar]:
     return args
 
 
-def _worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machine) -> dict[str, str]:
+def worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machine) -> dict[str, str]:
+    """Environment of one process of a worker."""
     env: dict[str, str] = {}
     if deployment.platform.on_cpu:
         env |= mode.IMPORT_TIME_ENV | mode.environment(ranks=worker.ranks, cores=machine.cores)
@@ -135,7 +138,7 @@ def _worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Mach
     return env | dict(worker.env)
 
 
-def _flags(args: Mapping[str, Scalar]) -> tuple[str, ...]:
+def flags(args: Mapping[str, Scalar]) -> tuple[str, ...]:
     """Spell flags: true is the bare flag, false leaves it out."""
     words: list[str] = []
     for flag, value in args.items():

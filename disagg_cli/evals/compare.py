@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from disagg_cli.errors import UsageError
+from disagg_cli.errors import DisaggError, EvalFailed, EvalUndecided, UsageError
 from disagg_cli.evals.plan import Identity
 from disagg_cli.evals.record import read_identity, read_samples
 from disagg_cli.evals.states import ANSWERED, Sample, with_strange_prompts
@@ -90,6 +90,11 @@ class Comparison:
     def exit_code(self) -> int:
         """0 passed; 6 failed; 7 undecided."""
         return {Outcome.PASS: 0, Outcome.FAIL: 6}.get(self.outcome, 7)
+
+    def error(self) -> DisaggError | None:
+        """What a command that ran this comparison ends with; None where it passed."""
+        kinds = {6: EvalFailed, 7: EvalUndecided}
+        return kinds[self.exit_code](self.reason) if self.exit_code else None
 
     def document(self) -> dict[str, Any]:
         """`disagg.eval-compare/1`."""

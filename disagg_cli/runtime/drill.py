@@ -12,6 +12,7 @@ from typing import Any
 
 from disagg_cli.connector.faults.catalogue import ENABLE, FAULTS, Fault
 from disagg_cli.errors import DisaggError, Interrupted, ProbeFailed, UsageError
+from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor
 from disagg_cli.runtime import rundir
@@ -48,6 +49,9 @@ class _Silent:
 
     def report(self, report: EvalReport) -> None:
         """Drills run no eval."""
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Drills compare nothing."""
 
     def serving(self) -> None:
         """Drills do not serve."""

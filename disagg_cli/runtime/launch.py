@@ -12,8 +12,11 @@ from typing import Any, Protocol
 
 from disagg_cli import secrets
 from disagg_cli.connector import overlay
+from disagg_cli.engine.commands import Command
 from disagg_cli.engine.installed import version_of, versions
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, UsageError
+from disagg_cli.evals.compare import Comparison, Limits
+from disagg_cli.evals.paired import run_pair
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress, run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
@@ -29,7 +32,7 @@ from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
 from disagg_cli.runtime.supervisor import Supervisor
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
-from disagg_cli.topology.deployment import Model
+from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.spec import GsmSpec
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -55,12 +58,11 @@ def record(prepared: Prepared, directory: RunDir) -> Recorder:
         "commands.sh", "".join(f"# {c.name} on {c.host.name}\n{c.shell()}\n" for c in prepared.commands)
     )
     deployment = prepared.deployment
-    urls = {worker.name: worker.url for worker in deployment.workers} | {"router": deployment.router.url}
     processes = {
         command.name: ProcessState(
             name=command.name,
             role=command.name.partition("-")[0],
-            url=urls.get(command.name, ""),
+            url=prepared.urls.get(command.name, ""),
             log=str(directory.log(command.name)),
         )
         for command in prepared.commands
@@ -105,6 +107,9 @@ class View(Protocol):
 
     def report(self, report: EvalReport) -> None:
         """Show an eval's result."""
+
+    def comparison(self, comparison: Comparison) -> None:
+        """Show how the answers compare with an aggregated server's."""
 
     def serving(self) -> None:
         """Say where everything is."""
@@ -178,11 +183,11 @@ class Launch:
             await executor.open()
         self.recorder.run_phase("starting", "workers to be healthy")
         await supervisor.start(self.prepared.workers)
-        await supervisor.healthy(self.deployment.workers)
+        await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
         self._require_overlay()
         await supervisor.start([self.prepared.router])  # it needs healthy workers, and starts while pairs are proven
         await Proof(self.prepared, self.recorder, self.timeouts).obtain()
-        await self._evaluate()
+        await self._evaluate(supervisor)
         if not self.options.exit_after_eval:
             self.recorder.run_phase("serving")
             self.view.serving()
@@ -202,19 +207,33 @@ class Launch:
                 )
             self.recorder.event("overlay", f"{worker.name}: {lines[-1]}")
 
-    async def _evaluate(self) -> None:
+    async def _evaluate(self, supervisor: Supervisor) -> None:
         """Run the evals that the topology names. A gate that fails decides the exit code once the run ends."""
         spec = self.deployment.eval.gsm8k
         if spec is None:
             return
-        settings = _settings(spec, self.deployment.model)
+        workers = tuple(worker.url for worker in self.deployment.workers)
+        settings, folder = settings_of(spec, self.deployment, workers), self.recorder.directory.path / "eval"
+        if self.prepared.aggregated:
+            await self._compare(supervisor, self.prepared.aggregated, settings, folder)
+            return
         self.recorder.run_phase("evaluating", "GSM8K answers")
-        report = await run_gsm8k(
-            settings, self.deployment.router.url, self.recorder.directory.path / "eval", self._eval_progress
-        )
+        report = await run_gsm8k(settings, self.deployment.router.url, folder, self._eval_progress)
         self.recorder.event("eval", f"gsm8k: {report.verdict.outcome}")
         self.view.report(report)
         self.eval_error = report.error()
+
+    async def _compare(self, supervisor: Supervisor, server: Command, settings: EvalSettings, folder: Path) -> None:
+        """Ask an aggregated server the same questions. It starts only now, so that the proof had the cores."""
+        self.recorder.run_phase("evaluating", "the aggregated server to be healthy")
+        url = self.prepared.urls[server.name]
+        await supervisor.start([server])
+        await supervisor.healthy({server.name: url})
+        self.recorder.run_phase("evaluating", "GSM8K answers of both")
+        comparison = await run_pair(settings, url, self.deployment.router.url, folder, Limits(), self._eval_progress)
+        self.recorder.event("eval", f"gsm8k against the aggregated server: {comparison.outcome}")
+        self.view.comparison(comparison)
+        self.eval_error = comparison.error()
 
     def _eval_progress(self, progress: Progress) -> None:
         self.recorder.state.waiting_for = f"GSM8K answers, {progress.done} of {progress.planned}"
@@ -245,7 +264,7 @@ class Launch:
         self.recorder.run_phase("ended")
 
 
-def _settings(spec: GsmSpec, model: Model) -> EvalSettings:
+def settings_of(spec: GsmSpec, deployment: Deployment, workers: tuple[str, ...]) -> EvalSettings:
     """What the topology says about the eval, as the eval wants it."""
     return EvalSettings(
         dataset=spec.dataset,
@@ -257,8 +276,9 @@ def _settings(spec: GsmSpec, model: Model) -> EvalSettings:
         baseline=spec.baseline,
         margin=spec.margin,
         seed=spec.seed,
-        model=model.served_name,
-        synthetic_weights=model.synthetic is not None,
+        model=deployment.model.served_name,
+        workers=workers,
+        synthetic_weights=deployment.model.synthetic is not None,
     )
 
 

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from disagg_cli.connector import overlay
 from disagg_cli.connector.releases import choose_release
+from disagg_cli.engine import aggregated
 from disagg_cli.engine.commands import Command, Machine, router_command, worker_commands
 from disagg_cli.engine.installed import version_of
-from disagg_cli.errors import PlanRefused
+from disagg_cli.errors import PlanRefused, UsageError
 from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.findings.report import PlanReport, report_plan
 from disagg_cli.kv.layout import KVLayout
@@ -22,6 +23,7 @@ from disagg_cli.secrets import masked
 from disagg_cli.topology.deployment import Deployment, Model, Role, Worker
 from disagg_cli.topology.loading import load_topology
 from disagg_cli.topology.resolve import resolve
+from disagg_cli.topology.spec import EvalSpec, GsmSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,11 +35,19 @@ class Prepared:
     plans: tuple[PlanReport, ...]
     workers: tuple[Command, ...]
     router: Command
+    aggregated: Command | None = None
 
     @property
     def commands(self) -> tuple[Command, ...]:
         """All commands, in the order in which a person would type them."""
-        return (*self.workers, self.router)
+        return (*self.workers, self.router, *([self.aggregated] if self.aggregated else []))
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where each process answers HTTP: name -> URL."""
+        urls = {worker.name: worker.url for worker in self.deployment.workers}
+        urls["router"] = self.deployment.router.url
+        return urls | ({aggregated.NAME: aggregated.url(self.deployment)} if self.aggregated else {})
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -66,6 +76,9 @@ class Prepared:
             for share in worker.shares:
                 here = wanted.setdefault(share.host.address, {})
                 here |= {port: f"{worker.name} {what}" for what, port in listens.items()}
+        if self.aggregated:
+            port = aggregated.port(self.deployment)
+            wanted[self.aggregated.host.address] |= {port: "aggregated http", port + 1: "aggregated nccl"}
         return wanted
 
     def document(self) -> dict[str, Any]:
@@ -121,6 +134,27 @@ def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
         ),
         router=router_command(deployment, machine=machine),
     )
+
+
+def with_gsm8k(prepared: Prepared) -> Prepared:
+    """The same, with a GSM8K eval where the topology names none: the built-in questions for random weights."""
+    deployment = prepared.deployment
+    if deployment.eval.gsm8k:
+        return prepared
+    dataset: Literal["mini", "gsm8k"] = "mini" if deployment.model.synthetic else "gsm8k"
+    spec = EvalSpec(gsm8k=GsmSpec(dataset=dataset))
+    return replace(prepared, deployment=replace(deployment, eval=spec))
+
+
+def with_aggregated(prepared: Prepared) -> Prepared:
+    """The same, with an aggregated server beside it. UsageError where there is no room, or nothing to ask."""
+    deployment = prepared.deployment
+    if deployment.eval.gsm8k is None:
+        raise UsageError("--against-aggregated has nothing to ask: the topology names no eval", fix="add --eval gsm8k")
+    command = aggregated.aggregated_command(
+        deployment, model_path=model_path(deployment.model), machine=_machine(deployment)
+    )
+    return replace(prepared, aggregated=command)
 
 
 def with_env(deployment: Deployment, role: Role, env: Mapping[str, str]) -> Deployment:

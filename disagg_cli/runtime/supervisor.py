@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -14,7 +14,6 @@ from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Executor, Handle
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.settings import Timeouts
-from disagg_cli.topology.deployment import Worker
 
 LOADING_MARKS = (b"Init torch distributed begin", b"Load weight begin")
 
@@ -47,9 +46,9 @@ class Supervisor:
                     )
             await asyncio.sleep(self.timeouts.poll)
 
-    async def healthy(self, workers: Sequence[Worker]) -> None:
-        """Wait until every worker answers /health. LaunchFailed names those that do not in time."""
-        waiting = {worker.name: worker for worker in workers}
+    async def healthy(self, urls: Mapping[str, str]) -> None:
+        """Wait until every server, name -> URL, answers /health. LaunchFailed names those that do not in time."""
+        waiting = dict(urls)
         limit = aiohttp.ClientTimeout(total=self.timeouts.health_request)
         deadline = time.monotonic() + self.timeouts.health
         async with aiohttp.ClientSession(timeout=limit) as session:
@@ -57,7 +56,7 @@ class Supervisor:
                 if time.monotonic() > deadline:
                     raise self._not_healthy(list(waiting))
                 self.recorder.state.waiting_for = f"/health of {', '.join(waiting)}"
-                answers = await asyncio.gather(*(_answers(session, f"{w.url}/health") for w in waiting.values()))
+                answers = await asyncio.gather(*(_answers(session, f"{url}/health") for url in waiting.values()))
                 for name, answer in zip(list(waiting), answers, strict=True):
                     if answer:
                         del waiting[name]

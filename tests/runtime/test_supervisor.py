@@ -136,11 +136,15 @@ async def test_watch_notices_a_process_that_is_started_later(supervised):
             await watch
 
 
+def urls(*workers):
+    return {one.name: one.url for one in workers}
+
+
 async def test_healthy(supervised):
     ports = free_port(), free_port()
     async with supervised() as run:
         await run.start(server("decode-0", ports[0]), server("decode-1", ports[1]))
-        await run.supervisor.healthy([worker("decode-0", ports[0]), worker("decode-1", ports[1])])
+        await run.supervisor.healthy(urls(worker("decode-0", ports[0]), worker("decode-1", ports[1])))
         assert (run.phase("decode-0"), run.phase("decode-1")) == ("healthy", "healthy")
 
 
@@ -153,7 +157,7 @@ async def test_not_healthy_in_time(supervised, code, first):
         await run.start(server("decode-0", port, code, first), command("decode-1", FOREVER))
         await run.ready("decode-1")
         with pytest.raises(LaunchFailed) as caught:
-            await run.supervisor.healthy([worker("decode-0", port), worker("decode-1", free_port())])
+            await run.supervisor.healthy(urls(worker("decode-0", port), worker("decode-1", free_port())))
         assert caught.value.what.startswith("not healthy after 0 s: decode-0, decode-1\n")
         assert "decode-1, last lines:\n  | ready" in caught.value.what
         assert str(run.recorder.directory.log("decode-0")) in caught.value.where
@@ -163,7 +167,7 @@ async def test_what_is_waited_for_is_on_record(supervised):
     port = free_port()
     async with supervised() as run:
         await run.start(server("decode-0", port))
-        waiting = asyncio.create_task(run.supervisor.healthy([worker("decode-0", port)]))
+        waiting = asyncio.create_task(run.supervisor.healthy(urls(worker("decode-0", port))))
         await until(lambda: run.recorder.state.waiting_for == "/health of decode-0")
         await waiting
 
@@ -172,7 +176,7 @@ async def test_loading_is_seen_in_the_log(supervised):
     async with supervised() as run:
         await run.start(command("decode-0", f"print('Load weight begin. avail mem=1 GB'); {FOREVER}"))
         await run.ready("decode-0")
-        waiting = asyncio.create_task(run.supervisor.healthy([worker("decode-0", free_port())]))
+        waiting = asyncio.create_task(run.supervisor.healthy(urls(worker("decode-0", free_port()))))
         await until(lambda: run.phase("decode-0") == "loading")
         waiting.cancel()
 
