@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from disagg_cli.cli.options import Json
-from disagg_cli.errors import UsageError
+from disagg_cli.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,19 +84,21 @@ def _launch(
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import summary
     from disagg_cli.runtime.launch import Launch, Options, check_machine, record
+    from disagg_cli.runtime.reservation import reserved
 
-    asyncio.run(check_machine(prepared))
-    directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
-    recorder = record(prepared, directory)
-    options = Options(warm=prepared.deployment.platform.on_cpu and not cold, exit_after_eval=exit_after_eval)
+    with reserved({port for ports in prepared.ports().values() for port in ports}):
+        asyncio.run(check_machine(prepared))
+        directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
+        recorder = record(prepared, directory)
+        options = Options(warm=prepared.deployment.platform.on_cpu and not cold, exit_after_eval=exit_after_eval)
 
-    view = LaunchView(recorder, out)
+        view = LaunchView(recorder, out)
 
-    async def run() -> None:
-        await Launch(prepared, options, recorder, view).run()
+        async def run() -> None:
+            await Launch(prepared, options, recorder, view).run()
 
-    with view.live():
-        asyncio.run(run())
+        with view.live():
+            asyncio.run(run())
     if as_json:
         write_json(summary(directory))
 
@@ -108,12 +110,16 @@ def _detach(prepared: Prepared, flags: list[str], out: Console, *, as_json: bool
     from disagg_cli.console.launch_view import where_everything_is
     from disagg_cli.console.sink import show
     from disagg_cli.runtime import rundir
-    from disagg_cli.runtime.control import follow_until_serving, start_detached, summary
+    from disagg_cli.runtime.control import follow_until_serving, start_detached, stop, summary
     from disagg_cli.runtime.launch import check_machine
 
     asyncio.run(check_machine(prepared))
     directory: RunDir = rundir.create(prepared.deployment.name)
     child = start_detached(prepared.config, directory, flags)
-    for line in follow_until_serving(directory, child):
-        out.print(line, markup=False)
+    try:
+        for line in follow_until_serving(directory, child):
+            out.print(line, markup=False)
+    except Interrupted:
+        stop(directory)
+        raise
     show(where_everything_is(directory), summary(directory), as_json=as_json)

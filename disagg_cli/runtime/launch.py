@@ -16,6 +16,8 @@ from disagg_cli.engine.commands import Command
 from disagg_cli.engine.installed import version_of, versions
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, UsageError
 from disagg_cli.evals.compare import Comparison, Limits
+from disagg_cli.evals.data import load as load_questions
+from disagg_cli.evals.data import load_shots
 from disagg_cli.evals.paired import run_pair
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress, run_gsm8k
@@ -90,6 +92,7 @@ async def check_machine(prepared: Prepared) -> None:
     missing = [package for package in ("sglang", "nixl", "sglang-router") if version_of(package) is None]
     if missing:
         raise PlanRefused(f"not installed here: {', '.join(missing)}", fix="pip install 'disagg-cli[engine]'")
+    _check_eval(prepared)
     executor = LocalExecutor()
     for address, wanted in prepared.ports().items():
         if not sessions.is_local(address):
@@ -100,6 +103,14 @@ async def check_machine(prepared: Prepared) -> None:
                 f"ports that this topology needs are taken on {address}: {who}",
                 fix="stop what listens there (`disagg status` shows the last run), or change `ports` or `router.port`",
             )
+
+
+def _check_eval(prepared: Prepared) -> None:
+    """Have the questions before hours of loading, not after. UsageError says which file to put where."""
+    if spec := prepared.deployment.eval.gsm8k:
+        data = Path(spec.data) if spec.data else None
+        load_questions(spec.dataset, data)
+        load_shots(spec.dataset, spec.shots, data)
 
 
 class View(Protocol):

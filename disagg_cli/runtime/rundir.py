@@ -121,4 +121,8 @@ def _point_current_at(path: Path) -> None:
     draft = home() / f".current-{os.getpid()}"
     draft.unlink(missing_ok=True)
     draft.symlink_to(path)
-    draft.rename(home() / "current")
+    try:
+        draft.rename(home() / "current")
+    except OSError as error:
+        draft.unlink()
+        raise UsageError(f"cannot point {home() / 'current'} at the run: {error.strerror}", fix="remove it") from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from disagg_cli.runtime.state import Recorder
 from disagg_cli.settings import Timeouts
 
 LOADING_MARKS = (b"Init torch distributed begin", b"Load weight begin")
+CRASH_MARK = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}")
+"""Lines of SGLang's log (0.5.23: utils/watchdog.py)."""
 
 
 class Supervisor:
@@ -39,10 +42,11 @@ class Supervisor:
         while True:
             for handle in list(self.handles.values()):
                 code = await self.executor.poll(handle)
-                if code is not None:
-                    self.recorder.process_phase(handle.name, "failed", ending(code))
+                how = ending(code) if code is not None else _crashed_child(handle.log)
+                if how:
+                    self.recorder.process_phase(handle.name, "failed", how)
                     raise LaunchFailed(
-                        f"{handle.name} died: {ending(code)}\n{indented(tail(handle.log))}", where=str(handle.log)
+                        f"{handle.name} died: {how}\n{indented(tail(handle.log))}", where=str(handle.log)
                     )
             await asyncio.sleep(self.timeouts.poll)
 
@@ -94,6 +98,12 @@ class Supervisor:
             f"not healthy after {self.timeouts.health:.0f} s: {', '.join(names)}\n{logs}",
             where=", ".join(str(self.handles[name].log) for name in names),
         )
+
+
+def _crashed_child(log: Path) -> str | None:
+    """What SGLang says of a rank or a detokenizer that has died; it takes seconds more to die of it itself."""
+    found = CRASH_MARK.findall(_read(log, most=8192))
+    return found[-1].decode(errors="replace") if found else None
 
 
 def ending(code: int) -> str:

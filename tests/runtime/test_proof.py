@@ -63,8 +63,8 @@ async def test_a_pair_that_failed_is_named_with_both_workers_last_lines(proof):
     assert caught.value.what.splitlines() == [
         "1 of 2 pair(s) did not move KV: prefill-0 -> decode-0: no answer within 0 s",
         (
-            "likely cause: prefill has sent everything, and decode still waits: it counts the completions of 2 different "
-            "senders, and some are lost or look alike"
+            "likely cause: prefill has sent everything, and decode still waits: it counts the completions of "
+            "2 different senders, and some are lost or look alike"
         ),
         "prefill-0, last lines:",
         "  | the last line of prefill-0",

@@ -2,12 +2,12 @@
 
 import copy
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from disagg_cli.connector.faults.catalogue import DELAY_S, ENABLE
+from disagg_cli.connector.hooking import say, shown
 
 if ENABLE not in os.environ:
     raise ImportError(f"{__name__} plants faults: it is only for processes that `disagg drill` starts ({ENABLE})")
@@ -27,15 +27,16 @@ def install() -> None:
     """Register the hook of the fault that is asked for, and say so in the worker's log."""
     target, hook = HOOKS[os.environ[ENABLE]]
     HookRegistry.register(target, hook, HookType.AROUND)
-    sys.stderr.write(f"disagg drill: planted {os.environ[ENABLE]}\n")
+    say(f"disagg drill: planted {os.environ[ENABLE]}")
 
 
 def swap_heads(original: Original, manager: Any, *args: Any, **kwargs: Any) -> Any:
     """Prepare a peer's descriptors as the neighbouring rank would."""
-    shown = _shown(manager)
-    shown.kv_args = copy.copy(manager.kv_args)
-    shown.kv_args.engine_rank ^= 1
-    return _keep_sources(original, manager, shown, *args, **kwargs)
+    view = shown(manager, kv_args=copy.copy(manager.kv_args))
+    view.kv_args.engine_rank ^= 1
+    result = original(view, *args, **kwargs)
+    manager.prep_handle_slice_src = view.prep_handle_slice_src
+    return result
 
 
 def shift_rank(original: Original, manager: Any, peer_name: str, peer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,18 +75,6 @@ def delay_completion(original: Original, manager: Any, **kwargs: Any) -> None:
 
 def _finished(manager: Any, message: dict[str, Any]) -> bool:
     return bool(manager.kv_args.engine_rank == VICTIM) and bool(message["status"] == KVPoll.Success)
-
-
-def _shown(manager: Any) -> Any:
-    shown = object.__new__(type(manager))
-    shown.__dict__.update(manager.__dict__)
-    return shown
-
-
-def _keep_sources(original: Original, manager: Any, shown: Any, *args: Any, **kwargs: Any) -> Any:
-    result = original(shown, *args, **kwargs)
-    manager.prep_handle_slice_src = shown.prep_handle_slice_src
-    return result
 
 
 HOOKS: dict[str, tuple[str, Original]] = {

@@ -1,10 +1,11 @@
 """What host-memory mode changes inside SGLang and NIXL, through SGLang's HookRegistry (0.5.11 and later)."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from disagg_cli.connector.hooking import say
 
 
 def install() -> None:
@@ -20,8 +21,7 @@ def install() -> None:
         keep_gpu_head_layout,
         HookType.AROUND,
     )
-    # Not through logging: SGLang configures it after it has loaded plugins, and the line would be lost.
-    sys.stderr.write("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs\n")
+    say("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs")
 
 
 def call_vram_dram(_result: None, agent: Any, *_args: Any, **_kwargs: Any) -> None:

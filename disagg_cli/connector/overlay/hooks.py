@@ -8,13 +8,13 @@ Before 0.5.13 slices are computed for each request, from arguments.
 
 import copy
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import NixlKVManager
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from disagg_cli.connector.hooking import say, shown
 from disagg_cli.connector.overlay import LOADED, REFUSED
 from disagg_cli.connector.overlay.view import View, without_replicas
 
@@ -33,26 +33,25 @@ def install() -> None:
     send = _parameters("send_kvcache_slice")
     if send == SEND_COMPUTED:
         _hook("send_kvcache_slice", send_computed)
-        _say(f"{LOADED}: replicated KV heads are sliced right for each request")
+        say(f"{LOADED}: replicated KV heads are sliced right for each request")
     elif send[:4] == SEND_PREPARED and _parameters("_init_hetero_tp_prep_handle")[:3] == PREPARE:
         _hook("_init_hetero_tp_prep_handle", prepare)
         _hook("send_kvcache_slice", send_prepared)
-        _say(f"{LOADED}: replicated KV heads are sliced right, and each decode TP has its own source descriptors")
+        say(f"{LOADED}: replicated KV heads are sliced right, and each decode TP has its own source descriptors")
     else:
-        _say(f"{REFUSED}: this SGLang's NixlKVManager has another shape than the overlay knows (send: {send})")
+        say(f"{REFUSED}: this SGLang's NixlKVManager has another shape than the overlay knows (send: {send})")
 
 
 def prepare(original: Callable[..., Any], manager: Any, peer_name: str, peer: Any, *args: Any, **kwargs: Any) -> Any:
     """Prepare a peer's descriptors with its ranks shown as `without_replicas`."""
     seen = without_replicas(manager.attn_tp_size, peer.decode_tp_size, peer.decode_tp_rank, _kv_heads(manager))
     sources, groups = manager.__dict__.setdefault("disagg_sources", {}), seen.groups(manager.attn_tp_size)
-    shown = _shown(manager, prep_handle_slice_src=sources.get(groups))
-    shown.kv_args = copy.copy(manager.kv_args)
-    shown.kv_args.total_kv_head_num = seen.kv_heads
-    result = original(shown, peer_name, _peer(peer, seen), *args, **kwargs)
-    sources[groups] = shown.prep_handle_slice_src
-    manager.__dict__.setdefault("disagg_source_of", {})[peer_name] = shown.prep_handle_slice_src
-    manager.prep_handle_slice_src = manager.prep_handle_slice_src or shown.prep_handle_slice_src
+    view = shown(manager, prep_handle_slice_src=sources.get(groups), kv_args=copy.copy(manager.kv_args))
+    view.kv_args.total_kv_head_num = seen.kv_heads
+    result = original(view, peer_name, _peer(peer, seen), *args, **kwargs)
+    sources[groups] = view.prep_handle_slice_src
+    manager.__dict__.setdefault("disagg_source_of", {})[peer_name] = view.prep_handle_slice_src
+    manager.prep_handle_slice_src = manager.prep_handle_slice_src or view.prep_handle_slice_src
     return result
 
 
@@ -60,7 +59,7 @@ def send_prepared(original: Callable[..., Any], manager: Any, peer_name: str, *a
     """Send with the source descriptors that were cut for this peer."""
     source = manager.disagg_source_of[peer_name]
     if source is not manager.prep_handle_slice_src:
-        manager = _shown(manager, prep_handle_slice_src=source)
+        manager = shown(manager, prep_handle_slice_src=source)
     return original(manager, peer_name, *args, **kwargs)
 
 
@@ -79,17 +78,10 @@ def _kv_heads(manager: Any) -> int:
     return int(getattr(args, "total_kv_head_num", 0) or args.kv_head_num * manager.attn_tp_size)
 
 
-def _shown(manager: Any, **changes: Any) -> Any:
-    """The manager with some attributes changed, sharing all else. Other threads go on with the manager as it is."""
-    shown = object.__new__(type(manager))
-    shown.__dict__.update(manager.__dict__, **changes)
-    return shown
-
-
 def _peer(peer: Any, seen: View) -> Any:
-    shown = copy.copy(peer)
-    shown.decode_tp_size, shown.decode_tp_rank = seen.decode_tp, seen.decode_rank
-    return shown
+    view = copy.copy(peer)
+    view.decode_tp_size, view.decode_tp_rank = seen.decode_tp, seen.decode_rank
+    return view
 
 
 def _parameters(method: str) -> tuple[str, ...]:
@@ -99,9 +91,3 @@ def _parameters(method: str) -> tuple[str, ...]:
 
 def _hook(method: str, hook: Callable[..., Any]) -> None:
     HookRegistry.register(f"{MANAGER}.{method}", hook, HookType.AROUND)
-
-
-def _say(line: str) -> None:
-    """Not through logging: SGLang configures it after it has loaded plugins, and the line would be lost."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

@@ -1,0 +1,37 @@
+"""Ports kept from another launch between the check that they are free and the moment when a server binds them."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from disagg_cli.errors import PlanRefused
+
+
+@contextmanager
+def reserved(ports: Iterable[int]) -> Iterator[None]:
+    """Lock these ports against other launches of this user while the body runs, or until the process ends.
+
+    PlanRefused if another launch has one of them. A lock says nothing of other programs; the check does.
+    """
+    folder = Path(tempfile.gettempdir()) / f"disagg-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with ExitStack() as locks:
+        for port in sorted(set(ports)):
+            locks.callback(os.close, _lock(folder / str(port), port))
+        yield
+
+
+def _lock(file: Path, port: int) -> int:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise PlanRefused(
+            f"another launch is starting, or serving, on port {port}",
+            fix="stop it (`disagg status` shows the last run), or change `ports` and `router.port`",
+        ) from None
+    return descriptor

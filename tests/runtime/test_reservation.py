@@ -1,0 +1,34 @@
+"""Two launches at the same moment cannot both take a port."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from disagg_cli.errors import PlanRefused
+from disagg_cli.runtime.reservation import reserved
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def test_the_second_is_refused():
+    with reserved([21000, 21001]), pytest.raises(PlanRefused, match="on port 21001"), reserved([21001, 21002]):
+        pass
+
+
+def test_free_again_once_the_first_has_let_go():
+    with reserved([21000]):
+        pass
+    with reserved([21000]):
+        pass
+
+
+def test_a_process_that_is_gone_holds_nothing(tmp_path):
+    code = "import os; from disagg_cli.runtime.reservation import reserved; reserved([21005]).__enter__(); os._exit(0)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
+    with reserved([21005]):
+        pass
