@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from disagg_cli import __version__
-from disagg_cli.cli import connector, drill, launch, models, plan, status
+from disagg_cli.cli import check, connector, drill, explain, import_, launch, models, plan, schema, status
 from disagg_cli.cli import eval as evaluation
 from disagg_cli.errors import DisaggError, Interrupted
 
@@ -20,9 +20,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (plan.plan, models.models, launch.launch, status.status, status.logs, status.stop, drill.drill):
+COMMANDS = (
+    *(check.check, plan.plan, launch.launch, status.status, status.logs, status.stop, drill.drill),
+    *(explain.explain, schema.schema, models.models),
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(connector.app, name="connector")
+app.add_typer(import_.app, name="import")
 app.add_typer(evaluation.app, name="eval")
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from disagg_cli.console.eval_view import compare_view, eval_view
-from disagg_cli.console.plan_view import plan_view
+from disagg_cli.console.plan_view import findings_view, plan_view
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.runtime.control import Status
@@ -32,9 +32,12 @@ SHOWN = {"proven": "KV proven"}
 
 
 def show_plan(prepared: Prepared, out: Console) -> None:
-    """The head-slice plan and its verdict, as `disagg plan` shows it."""
+    """The head-slice plan and its verdict, as `disagg plan` shows it, and what `disagg check` has found beside it."""
     for plan in prepared.plans:
         out.print(plan_view(plan))
+    shown = {found for plan in prepared.plans for found in plan.findings}
+    for line in findings_view([found for found in prepared.findings if found not in shown]):
+        out.print(line)
 
 
 def dry_run(prepared: Prepared) -> RenderableType:

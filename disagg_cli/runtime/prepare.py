@@ -11,10 +11,11 @@ from disagg_cli.connector import overlay
 from disagg_cli.connector.releases import choose_release
 from disagg_cli.engine import aggregated
 from disagg_cli.engine.commands import Command, Machine, router_command, worker_commands
-from disagg_cli.engine.installed import version_of
 from disagg_cli.errors import PlanRefused, UsageError
 from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.findings.report import PlanReport, report_plan
+from disagg_cli.findings.topology_report import judge_everything
+from disagg_cli.findings.topology_rules import kept
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.models import layout_for, layout_from_config
 from disagg_cli.kv.parallelism import Parallelism
@@ -22,6 +23,7 @@ from disagg_cli.runtime import rundir
 from disagg_cli.secrets import masked
 from disagg_cli.topology.deployment import Deployment, Model, Role, Worker
 from disagg_cli.topology.loading import load_topology
+from disagg_cli.topology.machine import Facts, gather
 from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import EvalSpec, GsmSpec
 
@@ -35,6 +37,7 @@ class Prepared:
     plans: tuple[PlanReport, ...]
     workers: tuple[Command, ...]
     router: Command
+    findings: tuple[Finding, ...] = ()
     aggregated: Command | None = None
 
     @property
@@ -52,7 +55,7 @@ class Prepared:
     @property
     def errors(self) -> tuple[Finding, ...]:
         """Findings that forbid a start."""
-        return tuple(f for plan in self.plans for f in plan.findings if f.severity is Severity.ERROR)
+        return tuple(found for found in self.findings if found.severity is Severity.ERROR)
 
     @property
     def overlay(self) -> bool:
@@ -117,8 +120,9 @@ def prepare(config: Path) -> Prepared:
 
 
 def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
-    """Plan and judge a deployment that was resolved from `config`."""
-    plans = _plans(deployment)
+    """Plan and judge a deployment that was resolved from `config`, as `disagg check` does."""
+    facts = gather()
+    plans = _plans(deployment, facts)
     if any(plan.overlay for plan in plans):
         deployment = with_env(deployment, "prefill", {overlay.ENABLE: "1"})
     machine = _machine(deployment)
@@ -127,6 +131,7 @@ def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
         config=config,
         deployment=deployment,
         plans=plans,
+        findings=kept(deployment, judge_everything(deployment, facts))[0],
         workers=tuple(
             command
             for worker in deployment.workers
@@ -189,9 +194,9 @@ def _machine(deployment: Deployment) -> Machine:
     return Machine(python=sys.executable, cores=tuple(sorted(os.sched_getaffinity(0))))
 
 
-def _plans(deployment: Deployment) -> tuple[PlanReport, ...]:
+def _plans(deployment: Deployment, facts: Facts) -> tuple[PlanReport, ...]:
     layout = _layout(deployment.model)
-    choice = choose_release(installed=version_of("sglang"))
+    choice = choose_release(deployment.sglang, installed=facts.installed)
     decode = _pools(deployment, "decode")
     wanted = deployment.connector.overlay
     return tuple(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import Platform
 from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, ProbeSpec, Scalar
 from disagg_cli.topology.synthetic import SyntheticModel
@@ -13,12 +14,17 @@ Role = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """A machine. address: what other hosts, and the servers' own sockets, use. gpus: how many it has."""
+    """A machine. address: what other hosts, and the servers' own sockets, use. gpus: how many it has.
+
+    domain: which NVLink domain it is in, counted from 0. invented: it stands for one that there is no room on.
+    """
 
     name: str
     address: str
     gpus: int
     local: bool
+    domain: int | None = None
+    invented: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +78,36 @@ class Worker:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """Equal workers, as the topology names them. where: `decode`, or `decode[1]` where there are several pools.
+
+    gpus and nodes: how many each worker, and all of them, were said to have.
+    """
+
+    role: Role
+    index: int
+    where: str
+    workers: tuple[Worker, ...]
+    gpus: int | None = None
+    nodes: int | None = None
+
+    @property
+    def worker(self) -> Worker:
+        """One of the workers: they are all alike."""
+        return self.workers[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Misfit:
+    """A worker that cannot be placed as asked: the code of the finding, what does not fit, and what to do."""
+
+    code: str
+    where: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Router:
     """The sglang-router. host: the address that it binds."""
 
@@ -103,7 +139,11 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deployment:
-    """One prefill/decode deployment, resolved."""
+    """One prefill/decode deployment, resolved.
+
+    sglang: the release on its hosts, where the topology names one. misfits: what could not be placed; a deployment
+    that is to be started has none. ignore: codes of findings that are meant, with the reasons.
+    """
 
     name: str
     platform: Platform
@@ -114,6 +154,12 @@ class Deployment:
     connector: ConnectorSpec
     probe: ProbeSpec
     eval: EvalSpec
+    pools: tuple[Pool, ...] = ()
+    sglang: str | None = None
+    select_gpus: str = "visible_devices"
+    ignore: Mapping[str, str] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+    misfits: tuple[Misfit, ...] = ()
 
     def role(self, role: Role) -> tuple[Worker, ...]:
         """The workers of one role, in order."""

@@ -27,7 +27,6 @@ ENGINE: Mapping[str, str] = {
     "pp-size": "pp",
     "pipeline-parallel-size": "pp",
     "disaggregation-mode": "prefill: and decode:",
-    "disaggregation-transfer-backend": "connector.backend",
     "disaggregation-bootstrap-port": "ports",
 }
 

@@ -4,15 +4,31 @@ Short forms are spelled out before validation, so that each field has one type:
 `model: synthetic`, `prefill: {...}` for a list of one pool, `executor: local`.
 """
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from packaging.version import InvalidVersion, Version
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from disagg_cli.topology.flags import engine_flag, router_flag
+from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import platforms
 
 Scalar = str | int | float | bool
 Positive = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(gt=0, le=4096)]
+MOST_WORKERS = 3000
+MOST_RANKS = 16_384
+"""No deployment is larger, and a slip of the finger must not take minutes to be found."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9@:._%-]*$")]
 """A host name or address, with `user@` before it where ssh needs that. Never an option of ssh: no dash in front."""
@@ -37,6 +53,9 @@ Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 Value = Annotated[Scalar, BeforeValidator(_scalar)]
 EngineArgs = dict[Annotated[Text, AfterValidator(engine_flag)], Value]
 RouterArgs = dict[Annotated[Text, AfterValidator(router_flag)], Value]
+SHORT = re.compile(r"([1-9]\d*)P([1-9]\d*)D", re.IGNORECASE)
+"""How people name a topology: 1P4D is one prefill worker and four decode workers."""
+
 Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
 
 
@@ -77,16 +96,38 @@ class ModelSpec(Strict):
         return self
 
 
-class RoleSpec(Strict):
-    """One pool of equal workers. tp counts all ranks of a worker; with dp_attention the attention TP is tp / dp."""
+class PortsSpec(Strict):
+    """Ports of a pool's workers, where they have to be known beforehand; disagg chooses those left out."""
 
-    workers: Positive = 1
-    tp: Positive = 1
-    dp: Positive = 1
+    http: Port | None = None
+    bootstrap: Port | None = None
+    nccl: Port | None = None
+    dist_init: Port | None = None
+
+
+class RoleSpec(Strict):
+    """One pool of equal workers. tp counts all ranks of a worker; with dp_attention the attention TP is tp / dp.
+
+    gpus (per worker) and nodes (of the whole pool) are checked against what the sizes need. place names each worker's
+    hosts and GPUs, one mapping per worker: `[{node-1: [0, 1]}, {node-1: [2, 3]}]`.
+    """
+
+    workers: Size = 1
+    tp: Size = 1
+    dp: Size = 1
     dp_attention: bool = False
-    pp: Positive = 1
+    pp: Size = 1
+    gpus: Positive | None = None
+    nodes: Positive | None = None
+    place: list[dict[Address, Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]]] | None = None
+    ports: PortsSpec = PortsSpec()
     args: EngineArgs = Field(default_factory=dict)
     env: Env = Field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks, and so GPUs, each worker has. Plain DP makes whole replicas."""
+        return self.tp * self.pp * (1 if self.dp_attention else self.dp)
 
     @model_validator(mode="after")
     def _attention_divides(self) -> Self:
@@ -96,16 +137,30 @@ class RoleSpec(Strict):
 
 
 class EngineSpec(Strict):
-    """SGLang flags and environment for every worker, verbatim."""
+    """SGLang flags and environment for every worker, verbatim.
 
+    sglang: the release on the hosts, where it is not the one installed here. select_gpus: how a worker is told its
+    GPUs, by CUDA_VISIBLE_DEVICES or by --base-gpu-id (its processes then see all GPUs of the host).
+    """
+
+    sglang: Name | None = None
+    select_gpus: Literal["visible_devices", "base_gpu_id"] = "visible_devices"
     args: EngineArgs = Field(default_factory=dict)
     env: Env = Field(default_factory=dict)
 
+    @field_validator("sglang")
+    @classmethod
+    def _a_version(cls, value: str | None) -> str | None:
+        try:
+            return value if value is None else str(Version(value))
+        except InvalidVersion:
+            raise ValueError(f"expected an SGLang release such as 0.5.23, got {value!r}") from None
+
 
 class ConnectorSpec(Strict):
-    """What moves the KV cache."""
+    """What moves the KV cache. disagg judges and proves NIXL; mooncake is passed on."""
 
-    backend: Literal["nixl"] = "nixl"
+    backend: Literal["nixl", "mooncake"] = "nixl"
     overlay: Literal["auto", "off", "require"] = "auto"
 
     @field_validator("overlay", mode="before")
@@ -124,9 +179,19 @@ class RouterSpec(Strict):
 
 
 class SshSpec(Strict):
-    """Hosts that the user's OpenSSH reaches, one node each."""
+    """Hosts that the user's OpenSSH reaches, one node each.
+
+    domains: how many of them, in their order, share each NVLink domain; without it, domains are taken to be full.
+    """
 
     hosts: Annotated[list[Address], Field(min_length=1)]
+    domains: list[Positive] | None = None
+
+    @model_validator(mode="after")
+    def _domains_hold_all(self) -> Self:
+        if self.domains and sum(self.domains) != len(self.hosts):
+            raise ValueError(f"domains hold {sum(self.domains)} hosts, and there are {len(self.hosts)}")
+        return self
 
     @field_validator("hosts")
     @classmethod
@@ -141,16 +206,28 @@ class LocalSpec(Strict):
     """This machine."""
 
 
+class SlurmSpec(Strict):
+    """One Slurm job for everything. nodes: as many as the workers need, unless said. args: options of sbatch."""
+
+    partition: Name | None = None
+    account: Name | None = None
+    time: Name | None = None
+    nodes: Size | None = None
+    segment: Positive | None = None
+    args: dict[Text, Value] = Field(default_factory=dict)
+
+
 class ExecutorSpec(Strict):
-    """Where processes run: this machine unless hosts are named."""
+    """Where processes run: this machine unless hosts are named, or a Slurm job finds them."""
 
     local: LocalSpec | None = None
     ssh: SshSpec | None = None
+    slurm: SlurmSpec | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.local and self.ssh:
-            raise ValueError("expected one of `local` and `ssh`")
+        if sum(place is not None for place in (self.local, self.ssh, self.slurm)) > 1:
+            raise ValueError("expected one of `local`, `ssh` and `slurm`")
         return self
 
 
@@ -181,6 +258,24 @@ class EvalSpec(Strict):
     gsm8k: GsmSpec | None = None
 
 
+def spelt_out(data: dict[str, Any]) -> dict[str, Any]:
+    """Replace `topology: 1P4D` by the workers of each role. ValueError for what is no such name, or contradicts it."""
+    match = SHORT.fullmatch(str(data["topology"]))
+    if match is None:
+        raise ValueError(f"topology: expected something like 1P4D, got {data['topology']!r}")
+    rest = {key: value for key, value in data.items() if key != "topology"}
+    for role, count in zip(("prefill", "decode"), map(int, match.groups()), strict=True):
+        pool = rest.get(role)
+        if isinstance(pool, list):
+            message = f"topology: {match.group()} is about one pool for each role, and {role} has a list"
+            raise ValueError(message)  # noqa: TRY004  # pydantic reports ValueError only
+        if isinstance(pool, dict) and pool.get("workers", count) != count:
+            raise ValueError(f"topology: {match.group()}, and {role}.workers is {pool['workers']}")
+        if pool is None or isinstance(pool, dict):
+            rest[role] = {"workers": count} | (pool or {})
+    return rest
+
+
 def _model(value: Any) -> Any:
     if value == "synthetic":
         return {"synthetic": {}}
@@ -194,18 +289,23 @@ def _pools(value: Any) -> Any:
 
 
 def _executor(value: Any) -> Any:
-    if value == "local":
-        return {"local": {}}
-    if isinstance(value, str):
-        raise ValueError(f"unknown executor '{value}'; known: `local`, `{{ssh: {{hosts: [a, b]}}}}`")
-    return value
+    if not isinstance(value, str):
+        return value
+    if value not in ("local", "slurm"):
+        raise ValueError(f"unknown executor '{value}'; known: `local`, `slurm`, `{{ssh: {{hosts: [a, b]}}}}`")
+    return {value: {}}
 
 
 Pools = Annotated[list[RoleSpec], Field(min_length=1), BeforeValidator(_pools)]
 
 
 class TopologySpec(Strict):
-    """One prefill/decode deployment, as written."""
+    """One prefill/decode deployment, as written.
+
+    ignore: findings that are meant, by code, each with the reason why.
+    """
+
+    _places: Places = PrivateAttr(default_factory=Places)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     platform: str
@@ -219,6 +319,22 @@ class TopologySpec(Strict):
     ports: Annotated[int, Field(ge=1024, le=32000)] = 30000
     probe: ProbeSpec = ProbeSpec()
     eval: EvalSpec = EvalSpec()
+    ignore: dict[Annotated[str, Field(pattern=r"^DSG\d{3}$")], Name] = Field(default_factory=dict)
+
+    @property
+    def places(self) -> Places:
+        """Where each value was written."""
+        return self._places
+
+    def placed(self, places: Places) -> Self:
+        """The same topology, with the places of its values."""
+        self._places = places
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _topology_in_short(cls, value: Any) -> Any:
+        return spelt_out(value) if isinstance(value, dict) and "topology" in value else value
 
     @field_validator("platform")
     @classmethod
@@ -228,7 +344,16 @@ class TopologySpec(Strict):
         return value
 
     @model_validator(mode="after")
+    def _no_slip_of_the_finger(self) -> Self:
+        pools = [*self.prefill, *self.decode]
+        workers = sum(pool.workers for pool in pools)
+        ranks = sum(pool.workers * pool.ranks for pool in pools)
+        if workers > MOST_WORKERS or ranks > MOST_RANKS:
+            raise ValueError(f"{workers:,} workers with {ranks:,} ranks; at most {MOST_WORKERS:,} and {MOST_RANKS:,}")
+        return self
+
+    @model_validator(mode="after")
     def _cpus_are_here(self) -> Self:
-        if self.executor.ssh and platforms()[self.platform].on_cpu:
+        if (self.executor.ssh or self.executor.slurm) and platforms()[self.platform].on_cpu:
             raise ValueError(f"platform {self.platform} runs on this machine: leave `executor` out")
         return self

@@ -83,9 +83,10 @@ def test_an_internal_error_is_a_sentence_too(boom):
 
 
 @pytest.mark.parametrize("failure", [ZeroDivisionError("x"), PlanRefused("no")])
-def test_debug_shows_the_traceback(boom, failure):
-    with pytest.raises(type(failure)):
-        boom(failure, "--debug")
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(boom, failure):
+    done = boom(failure, "--debug")
+    assert "Traceback" in done.stderr
+    assert done.returncode == getattr(failure, "exit_code", 1)
 
 
 @pytest.mark.parametrize(("failure", "code"), [(PlanRefused("no"), 3), (ZeroDivisionError("x"), 1)])

@@ -1,0 +1,76 @@
+"""`disagg check`: everything that is wrong, or may go wrong, with topologies, before anything starts."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from disagg_cli.cli.options import Json
+
+if TYPE_CHECKING:
+    from disagg_cli.findings.topology_report import Checked
+
+
+class Format(StrEnum):
+    """How findings are written."""
+
+    TABLE = "table"
+    GITHUB = "github"
+    SARIF = "sarif"
+    JSON = "json"
+
+
+Set = Annotated[list[str], typer.Option("--set", help="Change a value first: prefill.tp=8. May be repeated.")]
+Unset = Annotated[list[str], typer.Option("--unset", help="Take a value away first: decode.args.page-size.")]
+Variant = Annotated[str | None, typer.Option(help="Only this variant of the file.", show_default=False)]
+
+
+def check(
+    configs: Annotated[list[Path], typer.Argument(help="Topologies, YAML files.", show_default=False)],
+    sets: Set = [],  # noqa: B006  # Typer makes a new list for each call
+    unsets: Unset = [],  # noqa: B006
+    variant: Variant = None,
+    sglang: Annotated[
+        str | None, typer.Option(help="Judge by this SGLang release; default: the topology's, or the installed one.")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to write what was found.")] = Format.TABLE,
+    as_json: Json = False,
+) -> None:
+    """Check topologies: every finding has a code, its line, the numbers, a fix and a source.
+
+    Exits 3 where a topology must not be launched. All variants and all points of a matrix are checked.
+
+    Example: disagg check configs/*.yaml --format github
+    """
+    from disagg_cli.findings.topology_report import check_file
+    from disagg_cli.topology.machine import gather
+
+    if sglang:
+        from disagg_cli.connector.releases import find_release
+
+        find_release(sglang)
+    facts = gather()
+    checked = [
+        one
+        for config in configs
+        for one in check_file(config, facts, variant=variant, sets=sets, unsets=unsets, sglang=sglang)
+    ]
+    _show(checked, Format.JSON if as_json else output)
+    if not all(one.ok for one in checked):
+        raise typer.Exit(3)
+
+
+def _show(checked: list["Checked"], output: Format) -> None:
+    from disagg_cli.console import check_view
+    from disagg_cli.console.sink import show, write_json
+    from disagg_cli.findings.topology_report import document
+
+    if output is Format.JSON:
+        write_json(document(checked))
+    elif output is Format.SARIF:
+        write_json(check_view.sarif(checked))
+    elif output is Format.GITHUB:
+        typer.echo(check_view.github(checked), nl=False)
+    else:
+        show(check_view.check_view(checked), {}, as_json=False)
