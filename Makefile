@@ -25,7 +25,7 @@ $(STAMP):
 	  { echo "$(PYTHON) cannot make virtual environments: apt-get install python3-venv"; exit 1; }
 	rm -f $(VENV)/.ready-*
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c $(PINS) -e '.[engine,plots,dev]'
 	touch $@
 

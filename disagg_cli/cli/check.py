@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disagg_cli.cli.options import Json
+from disagg_cli.cli.options import Json, Set, Unset, Variant
 
 if TYPE_CHECKING:
     from disagg_cli.findings.topology_report import Checked
@@ -19,11 +19,6 @@ class Format(StrEnum):
     GITHUB = "github"
     SARIF = "sarif"
     JSON = "json"
-
-
-Set = Annotated[list[str], typer.Option("--set", help="Change a value first: prefill.tp=8. May be repeated.")]
-Unset = Annotated[list[str], typer.Option("--unset", help="Take a value away first: decode.args.page-size.")]
-Variant = Annotated[str | None, typer.Option(help="Only this variant of the file.", show_default=False)]
 
 
 def check(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disagg_cli.cli.options import Json
+from disagg_cli.cli.options import Json, Set, Unset, Variant
 from disagg_cli.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ def launch(
     against_aggregated: Annotated[
         bool, typer.Option("--against-aggregated", help="Ask an aggregated server the same, and compare the answers.")
     ] = False,
+    variant: Variant = None,
+    sets: Set = [],  # noqa: B006  # Typer makes a new list for each call
+    unsets: Unset = [],  # noqa: B006
     as_json: Json = False,
     run_dir: Annotated[Path | None, typer.Option(hidden=True, help="The directory of a detached run.")] = None,
 ) -> None:
@@ -45,7 +48,9 @@ def launch(
     from disagg_cli.console.sink import console, show
     from disagg_cli.runtime.prepare import prepare, refuse_errors
 
-    prepared = _with_evals(prepare(config), evaluate, against_aggregated=against_aggregated)
+    prepared = _with_evals(
+        prepare(config, variant=variant, sets=sets, unsets=unsets), evaluate, against_aggregated=against_aggregated
+    )
     out = console(as_json=as_json)
     if run_dir is None:
         show_plan(prepared, out)
@@ -60,7 +65,13 @@ def launch(
         raise UsageError("--detach returns once it serves, and --exit-after-eval never does", fix="choose one of them")
     if detach:
         flags = ["--force"] * force + ["--cold"] * cold + ["--against-aggregated"] * against_aggregated
-        _detach(prepared, flags + (["--eval", evaluate] if evaluate else []), out, as_json=as_json)
+        flags += [word for one in sets for word in ("--set", one)] + [
+            word for one in unsets for word in ("--unset", one)
+        ]
+        flags += [
+            word for name, value in (("--eval", evaluate), ("--variant", variant)) if value for word in (name, value)
+        ]
+        _detach(prepared, flags, out, as_json=as_json)
     else:
         _launch(prepared, out, cold=cold, exit_after_eval=exit_after_eval, as_json=as_json, run_dir=run_dir)
 

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disagg_cli.connector.host_memory import mode
 from disagg_cli.secrets import is_secret
 from disagg_cli.topology.deployment import Deployment, Host, Role, Share, Worker, bracketed
 from disagg_cli.topology.spec import Scalar
@@ -120,6 +119,8 @@ def platform_args(deployment: Deployment, role: Role) -> dict[str, Scalar]:
     """Flags that the platform and the model ask of a role."""
     args: dict[str, Scalar] = {}
     if deployment.platform.on_cpu:
+        from disagg_cli.connector.host_memory import mode  # only here: GPU platforms import nothing of it
+
         args |= mode.ARGS | (mode.DECODE_ARGS if role == "decode" else {})
     if deployment.model.synthetic:
         # Exact arithmetic: greedy tokens and log-probabilities then agree between any two TP sizes, so what differs
@@ -132,6 +133,8 @@ def worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machi
     """Environment of one process of a worker."""
     env: dict[str, str] = {}
     if deployment.platform.on_cpu:
+        from disagg_cli.connector.host_memory import mode
+
         env |= mode.IMPORT_TIME_ENV | mode.environment(ranks=worker.ranks, cores=machine.cores)
     elif deployment.select_gpus == "visible_devices":
         env |= {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in worker.shares[rank].gpus)}

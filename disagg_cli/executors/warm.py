@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.connector.host_memory import mode
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
@@ -94,6 +93,8 @@ class WarmExecutor(LocalExecutor):
                 await self._parent.wait()
 
     async def _start_parent(self) -> None:
+        from disagg_cli.connector.host_memory import mode  # only here: GPU platforms import nothing of it
+
         settings = {**os.environ, **mode.IMPORT_TIME_ENV}
         with self._log.open("ab") as log:
             self._parent = await asyncio.create_subprocess_exec(

@@ -114,9 +114,11 @@ class Prepared:
         }
 
 
-def prepare(config: Path) -> Prepared:
+def prepare(
+    config: Path, *, variant: str | None = None, sets: Sequence[str] = (), unsets: Sequence[str] = ()
+) -> Prepared:
     """Load, resolve, plan and judge a topology. UsageError or PlanRefused say what is wrong with it."""
-    return prepare_deployment(config, resolve(load_topology(config)))
+    return prepare_deployment(config, resolve(load_topology(config, variant=variant, sets=sets, unsets=unsets)))
 
 
 def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:

@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-import registered  # noqa: F401
 from command_line import disagg
 from deployments import ROOT
 

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import registered  # noqa: F401
 from command_line import disagg
 
 from disagg_cli.findings.finding import catalogue

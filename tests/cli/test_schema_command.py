@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import registered  # noqa: F401
 import yaml
 from command_line import disagg
 from deployments import ROOT, SMALLEST

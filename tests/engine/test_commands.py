@@ -176,3 +176,13 @@ def test_what_a_person_would_type_is_what_runs(text):
 def test_shell_without_environment():
     assert Command(name="x", host=HERE, argv=("a b", "c"), env={}).shell() == "'a b' c"
     assert shlex.split(Command(name="x", host=HERE, argv=("a",), env={"B": "c d"}).shell()) == ["env", "B=c d", "a"]
+
+
+def test_a_gpu_platform_imports_nothing_of_the_cpu_mode():
+    code = (
+        "import sys; from pathlib import Path; from disagg_cli.runtime import launch, prepare\n"
+        "prepare.prepare(Path('configs/1p4d-gb200-qwen3-32b.yaml'))\n"
+        "print([name for name in sys.modules if 'host_memory' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
