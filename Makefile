@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.ready-$(shell cat pyproject.toml $(PINS) | sha256sum | cut -c
 # SGLang is 7,000 modules: without their compiled files each cold start takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test lint fast e2e bench
+.PHONY: setup demo test lint fast e2e bench sweep
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ e2e: setup
 bench: setup
 	$(BIN)/python tests/bench/bench_plan.py
 	$(BIN)/python tests/evals/bench_eval.py
+
+# Real servers for every class of plans that fits this machine, against the plan's word; about ten minutes.
+sweep: setup
+	$(BIN)/python tests/e2e/sweep.py
 
 test: lint
 	$(BIN)/pytest

@@ -97,8 +97,9 @@ def _launch(
     from disagg_cli.runtime.launch import Launch, Options, check_machine, record
     from disagg_cli.runtime.reservation import reserved
 
+    asyncio.run(check_machine(prepared))
     with reserved({port for ports in prepared.ports().values() for port in ports}):
-        asyncio.run(check_machine(prepared))
+        asyncio.run(check_machine(prepared))  # again: one that was faster may have bound them by now
         directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
         recorder = record(prepared, directory)
         options = Options(warm=prepared.deployment.platform.on_cpu and not cold, exit_after_eval=exit_after_eval)

@@ -95,6 +95,7 @@ class Prepared:
             "synthetic": self.deployment.model.synthetic is not None,
             "executor": self.deployment.executor,
             "router": self.deployment.router.url,
+            "probe": {"timeout_s": self.deployment.probe.timeout_s},
             "processes": [
                 {"name": c.name, "host": c.host.name, "env": masked(c.env), "argv": list(c.argv)} for c in self.commands
             ],

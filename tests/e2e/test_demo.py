@@ -94,6 +94,16 @@ def test_eval_against_the_last_run(demo: Demo, tmp_path: Path) -> None:
     assert len((tmp_path / "eval" / "samples.jsonl").read_text().splitlines()) == 12
 
 
+def test_probe_from_another_terminal(demo: Demo) -> None:
+    found = json.loads(demo.disagg("probe", "--json"))
+    assert found["ok"]
+    assert [(one["prefill"], one["decode"], one["first_wrong"]) for one in found["parity"]] == [
+        ("prefill-0", "decode-0", None),
+        ("prefill-0", "decode-1", None),
+    ]
+    assert "KV right" in demo.disagg("probe")
+
+
 def test_a_second_launch_finds_its_ports_taken(demo: Demo) -> None:
     done = run(demo.environment, "launch", str(demo.config))
     assert done.returncode == 3
