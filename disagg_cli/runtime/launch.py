@@ -158,6 +158,9 @@ class Launch:
             supervisor = Supervisor(executor, self.recorder, self.timeouts)
             try:
                 await self._until_stopped(self._sequence(executor, supervisor), supervisor.watch())
+            except LaunchFailed:
+                self.hurry.set()  # a peer of a dead worker has nothing to drain: its requests cannot end
+                raise
             finally:
                 self.recorder.ending = True
                 self.recorder.run_phase("stopping", "every process to end")
