@@ -22,6 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(600))  # busy cores make starts of minutes
 
 
 @pytest.fixture(scope="session")
