@@ -17,8 +17,8 @@ from disagg_cli.runtime.state import Recorder
 from disagg_cli.settings import Timeouts
 
 LOADING_MARKS = (b"Init torch distributed begin", b"Load weight begin")
-CRASH_MARK = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}")
-"""Lines of SGLang's log (0.5.23: utils/watchdog.py)."""
+CRASH_MARK = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}|SIGQUIT received")
+"""Lines of SGLang's log (0.5.23: utils/watchdog.py; managers/tokenizer_manager.py, where another rank notices)."""
 
 
 class Supervisor:
@@ -101,9 +101,9 @@ class Supervisor:
 
 
 def _crashed_child(log: Path) -> str | None:
-    """What SGLang says of a rank or a detokenizer that has died; it takes seconds more to die of it itself."""
+    """What SGLang says of a rank or a detokenizer that has died; it takes up to a minute more to die of it itself."""
     found = CRASH_MARK.findall(_read(log, most=8192))
-    return found[-1].decode(errors="replace") if found else None
+    return f"one of its ranks failed ({found[-1].decode(errors='replace')})" if found else None
 
 
 def ending(code: int) -> str:

@@ -280,3 +280,15 @@ def test_a_log_without_lines(tmp_path, content):
 
 def test_a_quotation():
     assert indented("a\nb") == "  | a\n  | b"
+
+
+CRASHED = "Subprocess scheduler_0 (pid=7) crashed with exit code -9. Triggering SIGQUIT"
+
+
+@pytest.mark.parametrize("line", [CRASHED, "SIGQUIT received. signum=None"])
+async def test_a_rank_that_has_died_is_its_workers_death(supervised, line):
+    """SGLang goes on for up to a minute: it sleeps, dumps stacks and waits for core dumps first."""
+    async with supervised() as run:
+        await run.start(command("decode-0", f"print({line!r}, flush=True); {FOREVER}"))
+        with pytest.raises(LaunchFailed, match="decode-0 died: one of its ranks failed"):
+            await asyncio.wait_for(run.supervisor.watch(), 20)
