@@ -6,6 +6,7 @@ room and would hide the fault. Every attempt ends in an `Exchange`, whatever hap
 """
 
 import asyncio
+import gc
 import os
 import resource
 import time
@@ -148,6 +149,7 @@ class Pool:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
         headers = _HEADERS | api_key_header()
         no_timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+        gc.freeze()  # the collector would walk all imported modules again and again while answers come in
         try:
             async with (
                 aiohttp.ClientSession(
@@ -160,6 +162,7 @@ class Pool:
         except* Exception as group:  # noqa: BLE001 - raised again, without its group
             raise group.exceptions[0] from None
         finally:
+            gc.unfreeze()
             if timer:
                 timer.cancel()
 
