@@ -98,6 +98,8 @@ class _Reader:
             return self.loader.construct_object(node)
         except ValueError as error:  # 2020-99-01, a number of 5000 digits
             raise self._error(node, str(error)) from None
+        except (KeyError, AttributeError, IndexError):  # `!!bool abc`, `!!timestamp abc`, `!!int ""`
+            raise self._error(node, f"{node.value!r} is no {node.tag.rpartition(':')[2]}") from None
 
     def _substituted(self, node: yaml.Node) -> yaml.Node:
         """Put the environment's values in place of ${VAR}; a value that is nothing else takes the type it reads as."""

@@ -302,3 +302,13 @@ def test_a_slip_of_the_finger(complaint):
     """A thousand workers too many are found at once, not placed one by one."""
     said = complaint(SMALLEST.replace("workers: 2", "workers: 4000"))
     assert said == "t.yaml:1:1: topology: 4,001 workers with 4,002 ranks; at most 3,000 and 16,384"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("!!bool abc", "bool"), ("!!timestamp abc", "timestamp"), ('!!int ""', "int")]
+)
+def test_a_tag_that_its_value_belies(tmp_path, value, kind):
+    file = tmp_path / "x.yaml"
+    file.write_text(f"name: x\nplatform: cpu\nprefill: {{tp: {value}}}\n")
+    with pytest.raises(UsageError, match=rf"x\.yaml:3:\d+.* is no {kind}"):
+        load_topology(file)
