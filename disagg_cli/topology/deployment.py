@@ -1,8 +1,8 @@
 """A topology with every choice made: which worker runs where, on which GPUs and ports. Frozen values, no behaviour."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import Platform
@@ -141,6 +141,7 @@ class Model:
 class Deployment:
     """One prefill/decode deployment, resolved.
 
+    executor: the kind of place that its hosts are in, and what the topology says of it beside.
     sglang: the release on its hosts, where the topology names one. misfits: what could not be placed; a deployment
     that is to be started has none. ignore: codes of findings that are meant, with the reasons.
     """
@@ -154,6 +155,7 @@ class Deployment:
     connector: ConnectorSpec
     probe: ProbeSpec
     eval: EvalSpec
+    executor_settings: Mapping[str, Any] = field(default_factory=dict)
     pools: tuple[Pool, ...] = ()
     sglang: str | None = None
     select_gpus: str = "visible_devices"
@@ -166,9 +168,35 @@ class Deployment:
         return tuple(worker for worker in self.workers if worker.role == role)
 
     @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Every host that something runs on, once, in the order of the workers."""
+        found = {share.host.name: share.host for worker in self.workers for share in worker.shares}
+        return tuple((found | {self.router.host.name: found.get(self.router.host.name, self.router.host)}).values())
+
+    @property
     def pairs(self) -> tuple[tuple[Worker, Worker], ...]:
         """Every prefill x decode pair: each of them may be asked to move KV."""
         return tuple((p, d) for p in self.role("prefill") for d in self.role("decode"))
+
+
+def on_hosts(deployment: Deployment, machines: Mapping[str, Host]) -> Deployment:
+    """The deployment with these machines in place of some of its hosts, by name. Its ports and GPUs stay."""
+
+    def moved(worker: Worker) -> Worker:
+        shares = (replace(share, host=machines.get(share.host.name, share.host)) for share in worker.shares)
+        return replace(worker, shares=tuple(shares))
+
+    before = deployment.router.host
+    host = machines.get(before.name, before)
+    named = {share.host.name: share.host for worker in deployment.workers for share in worker.shares}
+    if before.name in named and before.address != named[before.name].address:
+        host = replace(host, address=before.address)  # `router.host` says what to bind
+    return replace(
+        deployment,
+        workers=tuple(moved(worker) for worker in deployment.workers),
+        pools=tuple(replace(pool, workers=tuple(map(moved, pool.workers))) for pool in deployment.pools),
+        router=replace(deployment.router, host=host),
+    )
 
 
 def bracketed(address: str) -> str:

@@ -42,6 +42,30 @@ class Facts:
     flags: FlagList | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostFacts:
+    """What is known of one host, by its name in the deployment. problem: why it could not be asked, and what to do.
+
+    python: what runs SGLang there. cores: those that its processes may use. package: the folder of the disagg_cli that
+    this Python imports; plugin: whether SGLang will find its hooks. gpus: None where no driver could be asked. foreign:
+    addresses that are to be bound there and are not its own; taken: ports that cannot be bound, by address. missing: of
+    the paths asked for. facts: the same as of this machine.
+    """
+
+    host: str
+    problem: str = ""
+    fix: str = ""
+    python: str = "python3"
+    cores: tuple[int, ...] = ()
+    package: str | None = None
+    plugin: bool = False
+    gpus: int | None = None
+    foreign: tuple[str, ...] = ()
+    taken: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    facts: Facts = field(default_factory=Facts)
+
+
 def gather() -> Facts:
     """Look at this machine. Milliseconds: package metadata and a few small files."""
     packages = {name: _version(name) for name in PACKAGES}

@@ -31,11 +31,12 @@ class Room:
     used_ports: dict[str, int] = field(default_factory=dict)
     misfits: list[Misfit] = field(default_factory=list)
     full: int = 0
+    placed: int = 0
 
     def place(self, worker: str, where: str, gpus: int) -> tuple[Share, ...]:
         """Pack a worker of less than a node beside others; give a larger one whole nodes, of one domain if they do."""
         if self.platform.on_cpu:
-            return (Share(host=self.hosts[0], gpus=()),)
+            return (Share(host=self._in_turn(), gpus=()),)
         per_node = self.platform.gpus_per_node
         nodes, each = min(MOST_NODES, -(-gpus // per_node)), min(gpus, per_node)
         if gpus > per_node and gpus % per_node:
@@ -59,7 +60,7 @@ class Room:
         by_name = {host.name: host for host in self.hosts}
         for name, indices in asked.items():
             self._judge_request(worker, f"{where}.place", name, indices, by_name)
-        if (total := sum(len(indices) for indices in asked.values())) != gpus:
+        if not self.platform.on_cpu and (total := sum(len(indices) for indices in asked.values())) != gpus:
             what, fix = f"{worker} needs {gpus} GPUs and is placed on {total}", "name as many GPUs as ranks"
             self.misfits.append(Misfit(code="DSG307", where=f"{where}.place", what=what, fix=fix))
         return tuple(self._take(by_name.get(name) or self._unknown(name), indices) for name, indices in asked.items())
@@ -72,7 +73,7 @@ class Room:
         if host is None:
             what = f"{worker} is placed on {name}, which is none of the hosts ({', '.join(by_name)})"
         elif beyond := [gpu for gpu in indices if gpu >= host.gpus]:
-            what = f"{worker} is placed on GPU {beyond[0]} of {name}, which has {host.gpus}"
+            what = f"{worker} is placed on GPU {beyond[0]} of {name}, which has {host.gpus or 'none'}"
         elif taken := sorted(set(indices) & self.used_gpus.get(name, set())) or [
             gpu for gpu in indices if indices.count(gpu) > 1
         ]:
@@ -82,6 +83,11 @@ class Room:
 
     def _unknown(self, name: str) -> Host:
         return Host(name=name, address=name, gpus=self.platform.gpus_per_node, local=False, invented=True)
+
+    def _in_turn(self) -> Host:
+        """CPUs are not given away: workers go to one host after another."""
+        self.placed += 1
+        return self.hosts[(self.placed - 1) % len(self.hosts)]
 
     def _open(self) -> Iterator[Host]:
         """The hosts from the first on that is not full: small workers fill them in order."""

@@ -35,7 +35,8 @@ def draft(spec: TopologySpec) -> Deployment:
         model=_model(spec.model),
         workers=tuple(worker for pool in pools for worker in pool.workers),
         router=_router(spec, hosts[0], room),
-        executor=next((name for name in ("ssh", "slurm") if getattr(spec.executor, name)), "local"),
+        executor=spec.executor.kind,
+        executor_settings=spec.executor.settings,
         connector=spec.connector,
         probe=spec.probe,
         eval=spec.eval,
@@ -59,9 +60,17 @@ def _hosts(spec: TopologySpec, platform: Platform) -> tuple[Host, ...]:
     if ssh := spec.executor.ssh:
         domains = _domains(len(ssh.hosts), ssh.domains or [], platform.nodes_per_domain)
         return tuple(
-            Host(name=name, address=name.rpartition("@")[2], gpus=gpus, local=False, domain=domain)
+            Host(
+                name=name,
+                address=ssh.addresses.get(name) or name.rpartition("@")[2],
+                gpus=gpus,
+                local=False,
+                domain=domain,
+            )
             for name, domain in zip(ssh.hosts, domains, strict=True)
         )
+    if other := spec.executor.other:
+        return tuple(Host(name=name, address=name, gpus=gpus, local=False) for name in other.hosts)
     if slurm := spec.executor.slurm:
         count = slurm.nodes or _nodes_at_most(spec, gpus)
         domains = _domains(count, [], slurm.segment or platform.nodes_per_domain)
@@ -81,10 +90,11 @@ def _domains(count: int, sizes: list[int], usual: int) -> list[int]:
 
 
 def _nodes_at_most(spec: TopologySpec, per_node: int) -> int:
-    """Enough nodes for every worker on nodes of its own; those that stay empty are not asked for."""
+    """Enough nodes for every worker on nodes of its own; those that stay empty are not asked for. On CPUs one does."""
     pools = [*spec.prefill, *spec.decode]
     named = {host for pool in pools for worker in pool.place or () for host in worker}
-    return min(MOST_NODES, max(sum(pool.workers * -(-pool.ranks // per_node) for pool in pools), len(named)))
+    needed = sum(pool.workers * -(-pool.ranks // per_node) for pool in pools) if per_node else 1
+    return min(MOST_NODES, max(needed, len(named)))
 
 
 def _model(spec: ModelSpec) -> Model:

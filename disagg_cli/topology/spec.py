@@ -109,7 +109,8 @@ class RoleSpec(Strict):
     """One pool of equal workers. tp counts all ranks of a worker; with dp_attention the attention TP is tp / dp.
 
     gpus (per worker) and nodes (of the whole pool) are checked against what the sizes need. place names each worker's
-    hosts and GPUs, one mapping per worker: `[{node-1: [0, 1]}, {node-1: [2, 3]}]`.
+    hosts and GPUs, one mapping per worker: `[{node-1: [0, 1]}, {node-1: [2, 3]}]`. On CPUs there are no GPUs to name:
+    `[{node-1: []}]`.
     """
 
     workers: Size = 1
@@ -119,7 +120,7 @@ class RoleSpec(Strict):
     pp: Size = 1
     gpus: Positive | None = None
     nodes: Positive | None = None
-    place: list[dict[Address, Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]]] | None = None
+    place: list[dict[Address, list[Annotated[int, Field(ge=0)]]]] | None = None
     ports: PortsSpec = PortsSpec()
     args: EngineArgs = Field(default_factory=dict)
     env: Env = Field(default_factory=dict)
@@ -182,15 +183,26 @@ class SshSpec(Strict):
     """Hosts that the user's OpenSSH reaches, one node each.
 
     domains: how many of them, in their order, share each NVLink domain; without it, domains are taken to be full.
+    addresses: what the servers bind and tell each other, for hosts where that is not what ssh connects to. python: the
+    one there that has SGLang, a path or a command. config: an ssh_config to use instead of the user's own.
     """
 
     hosts: Annotated[list[Address], Field(min_length=1)]
     domains: list[Positive] | None = None
+    addresses: dict[Address, Address] = Field(default_factory=dict)
+    python: Name = "python3"
+    config: Name | None = None
 
     @model_validator(mode="after")
     def _domains_hold_all(self) -> Self:
         if self.domains and sum(self.domains) != len(self.hosts):
             raise ValueError(f"domains hold {sum(self.domains)} hosts, and there are {len(self.hosts)}")
+        return self
+
+    @model_validator(mode="after")
+    def _addresses_of_hosts(self) -> Self:
+        if unknown := sorted(set(self.addresses) - set(self.hosts)):
+            raise ValueError(f"addresses of what is none of the hosts: {', '.join(unknown)}")
         return self
 
     @field_validator("hosts")
@@ -217,18 +229,38 @@ class SlurmSpec(Strict):
     args: dict[Text, Value] = Field(default_factory=dict)
 
 
+class OtherSpec(Strict):
+    """A kind of place that executors/registry.py knows and this file does not. settings: passed on to it, verbatim."""
+
+    kind: Name
+    hosts: Annotated[list[Address], Field(min_length=1)]
+    settings: dict[Text, Value] = Field(default_factory=dict)
+
+
 class ExecutorSpec(Strict):
     """Where processes run: this machine unless hosts are named, or a Slurm job finds them."""
 
     local: LocalSpec | None = None
     ssh: SshSpec | None = None
     slurm: SlurmSpec | None = None
+    other: OtherSpec | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if sum(place is not None for place in (self.local, self.ssh, self.slurm)) > 1:
+        if sum(place is not None for place in (self.local, self.ssh, self.slurm, self.other)) > 1:
             raise ValueError("expected one of `local`, `ssh` and `slurm`")
         return self
+
+    @property
+    def kind(self) -> str:
+        """The executor's name, by which executors/registry.py finds it."""
+        return self.other.kind if self.other else "ssh" if self.ssh else "slurm" if self.slurm else "local"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What stands below its name."""
+        chosen = self.ssh or self.slurm or self.local
+        return self.other.settings if self.other else chosen.model_dump() if chosen else {}
 
 
 class ProbeSpec(Strict):
@@ -350,10 +382,4 @@ class TopologySpec(Strict):
         ranks = sum(pool.workers * pool.ranks for pool in pools)
         if workers > MOST_WORKERS or ranks > MOST_RANKS:
             raise ValueError(f"{workers:,} workers with {ranks:,} ranks; at most {MOST_WORKERS:,} and {MOST_RANKS:,}")
-        return self
-
-    @model_validator(mode="after")
-    def _cpus_are_here(self) -> Self:
-        if (self.executor.ssh or self.executor.slurm) and platforms()[self.platform].on_cpu:
-            raise ValueError(f"platform {self.platform} runs on this machine: leave `executor` out")
         return self

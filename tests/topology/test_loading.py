@@ -170,9 +170,9 @@ def test_a_host_is_no_option_of_ssh(complaint):
     assert "t.yaml:6:26: executor.ssh.hosts[0]: expected text that matches" in said
 
 
-def test_cpus_are_this_machines(complaint):
-    said = complaint(SMALLEST + "executor: {ssh: {hosts: [a]}}\n")
-    assert said == "t.yaml:1:1: topology: platform cpu runs on this machine: leave `executor` out"
+def test_an_address_of_no_host(complaint):
+    said = complaint(SMALLEST + "executor: {ssh: {hosts: [a], addresses: {b: 10.0.0.1}}}\n")
+    assert said == "t.yaml:6:12: executor.ssh: addresses of what is none of the hosts: b"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hello\n", "- name: demo\n", "&a [*a]\n"])
