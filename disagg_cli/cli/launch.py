@@ -98,7 +98,7 @@ def _launch(
     from disagg_cli.runtime.reservation import reserved
 
     asyncio.run(check_machine(prepared))
-    with reserved({port for ports in prepared.ports().values() for port in ports}):
+    with reserved({port for ports in prepared.listeners().values() for port in ports}):
         asyncio.run(check_machine(prepared))  # again: one that was faster may have bound them by now
         directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
         recorder = record(prepared, directory)

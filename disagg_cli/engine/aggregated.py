@@ -1,6 +1,6 @@
 """The command line of one server without disaggregation: the truth that a PD deployment is held against. Pure."""
 
-from disagg_cli.engine.commands import Command, Machine, flags, platform_args, worker_env
+from disagg_cli.engine.commands import Command, Machines, flags, platform_args, worker_env
 from disagg_cli.errors import UsageError
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.spec import Scalar
@@ -8,7 +8,7 @@ from disagg_cli.topology.spec import Scalar
 NAME = "aggregated"
 
 
-def aggregated_command(deployment: Deployment, *, model_path: str, machine: Machine) -> Command:
+def aggregated_command(deployment: Deployment, *, model_path: str, machines: Machines) -> Command:
     """Return the command of a server like the first decode worker, without what makes it one.
 
     UsageError where the platform has no room for one more server.
@@ -30,6 +30,7 @@ def aggregated_command(deployment: Deployment, *, model_path: str, machine: Mach
         **platform_args(deployment, "prefill"),
         **own,
     }
+    machine = machines(like.host)
     argv = (machine.python, "-m", "sglang.launch_server", *flags(args))
     return Command(name=NAME, host=like.host, argv=argv, env=worker_env(deployment, like, 0, machine))
 

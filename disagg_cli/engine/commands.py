@@ -1,7 +1,7 @@
 """Command lines and environments of a Deployment's processes. Pure: facts of the machine come in as arguments."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from disagg_cli.secrets import is_secret
@@ -29,14 +29,21 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What command lines need to know of the place where they run: its Python, and on CPUs the cores to bind."""
+    """What command lines need to know of the place where they run: its Python, and on CPUs the cores to bind.
+
+    package: the folder of disagg_cli there, where it is another one than here.
+    """
 
     python: str
-    cores: tuple[int, ...] = ()
+    cores: tuple[int, ...] = (0,)
+    package: str | None = None
+
+
+Machines = Callable[[Host], Machine]
 
 
 def worker_commands(
-    deployment: Deployment, worker: Worker, *, model_path: str, machine: Machine
+    deployment: Deployment, worker: Worker, *, model_path: str, machines: Machines
 ) -> tuple[Command, ...]:
     """Return one command for each host of the worker, the leader first."""
     return tuple(
@@ -44,18 +51,18 @@ def worker_commands(
             name=worker.name if rank == 0 else f"{worker.name}.{rank}",
             host=share.host,
             argv=(
-                machine.python,
+                machines(share.host).python,
                 "-m",
                 "sglang.launch_server",
                 *flags(_worker_args(deployment, worker, model_path, rank)),
             ),
-            env=worker_env(deployment, worker, rank, machine),
+            env=worker_env(deployment, worker, rank, machines(share.host)),
         )
         for rank, share in enumerate(worker.shares)
     )
 
 
-def router_command(deployment: Deployment, *, machine: Machine) -> Command:
+def router_command(deployment: Deployment, *, machines: Machines) -> Command:
     """Return the command of the router in front of all workers."""
     router = deployment.router
     pairs: list[str] = []
@@ -71,7 +78,8 @@ def router_command(deployment: Deployment, *, machine: Machine) -> Command:
         "prometheus-port": router.metrics_port,
         **router.args,
     }
-    argv = (machine.python, "-m", "sglang_router.launch_router", "--pd-disaggregation", *pairs, *flags(settings))
+    python = machines(router.host).python
+    argv = (python, "-m", "sglang_router.launch_router", "--pd-disaggregation", *pairs, *flags(settings))
     return Command(name="router", host=router.host, argv=argv, env={})
 
 
@@ -135,7 +143,7 @@ def worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machi
     if deployment.platform.on_cpu:
         from disagg_cli.connector.host_memory import mode
 
-        env |= mode.IMPORT_TIME_ENV | mode.environment(ranks=worker.ranks, cores=machine.cores)
+        env |= mode.import_time_env(machine.package) | mode.environment(ranks=worker.ranks, cores=machine.cores)
     elif deployment.select_gpus == "visible_devices":
         env |= {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in worker.shares[rank].gpus)}
     return env | dict(worker.env)

@@ -1,6 +1,7 @@
 """Where processes run: one Protocol, one module for each kind of place.
 
-protocol.py   what the supervisor asks of a place
+protocol.py   what everything above asks of a place
+registry.py   name -> module
 local.py      this machine, each process in a session of its own
 warm.py       this machine, servers forked from one parent that has imported SGLang
 """

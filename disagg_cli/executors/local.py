@@ -3,20 +3,61 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
-from disagg_cli.executors.protocol import Handle
+from disagg_cli.executors.protocol import UNKNOWN_EXIT, Executor, Handle, Site
+from disagg_cli.topology.deployment import Host
+from disagg_cli.topology.machine import HostFacts, gather
+
+
+def executor(site: Site) -> Executor:
+    """Processes of this machine: forked from a warm parent where the run wants that."""
+    if site.warm:
+        from disagg_cli.executors.warm import WarmExecutor
+
+        return WarmExecutor(site.logs / "warm-parent.log")
+    return LocalExecutor()
 
 
 class LocalExecutor:
-    """Starts processes of this machine and owns them."""
+    """Starts processes of this machine."""
 
     def __init__(self) -> None:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    async def open(self) -> None:
+        """Nothing is needed."""
+
+    async def place(self, hosts: Sequence[Host]) -> Mapping[str, Host]:  # noqa: ARG002
+        """Hosts stay as they are: all of them are this machine."""
+        return {}
+
+    async def look(
+        self, hosts: Sequence[Host], ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]
+    ) -> tuple[HostFacts, ...]:
+        """Look at this machine."""
+        here = [host for host in ports if sessions.is_local(host.address)]
+        found = HostFacts(
+            host=hosts[0].name,
+            python=sys.executable,
+            cores=tuple(sorted(os.sched_getaffinity(0))),
+            package=str(Path(__file__).parents[1]),
+            plugin=bool(metadata.entry_points(group="sglang.srt.plugins", name="disagg")),
+            foreign=tuple(host.address for host in ports if host not in here),
+            taken={host.address: sessions.taken(host.address, ports[host]) for host in here},
+            missing=tuple(path for path in paths if not Path(path).exists()),  # noqa: ASYNC240 - a few files
+            facts=gather(),
+        )
+        return (found,)
+
+    async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
+        """It is here."""
 
     async def start(self, command: Command, log: Path) -> Handle:
         """Start a process. LaunchFailed says why it could not be started."""
@@ -37,28 +78,37 @@ class LocalExecutor:
 
     async def poll(self, handle: Handle) -> int | None:
         """Exit code, -N for signal N, None while it runs."""
-        return self._children[handle.pid].poll()
+        if child := self._children.get(handle.pid):
+            return child.poll()
+        return None if sessions.same_process(handle.pid, handle.born) else UNKNOWN_EXIT
 
     async def terminate(self, handle: Handle) -> None:
         """Ask the process to end."""
-        if self._children[handle.pid].poll() is None:
+        if await self.poll(handle) is None:
             sessions.send(handle.pid, signal.SIGTERM)
 
     async def kill(self, handle: Handle) -> None:
         """End every process of the session."""
-        sessions.kill_session(handle.pid)
+        if not _reused(handle):
+            sessions.kill_session(handle.pid)
 
     async def survivors(self, handle: Handle) -> tuple[int, ...]:
         """Pids of the session that still run."""
-        self._children[handle.pid].poll()
-        return sessions.members(handle.pid)
+        if child := self._children.get(handle.pid):
+            child.poll()
+        return () if _reused(handle) else sessions.members(handle.pid)
 
-    async def taken_ports(self, address: str, ports: Iterable[int]) -> tuple[int, ...]:
-        """Which of these ports cannot be bound at this address."""
-        return sessions.taken(address, ports)
+    async def collect(self, handle: Handle) -> None:
+        """Its log is here."""
 
     async def close(self) -> None:
         """Nothing is held beside the processes."""
+
+
+def _reused(handle: Handle) -> bool:
+    """Whether the pid was given to a younger process: then no session of that name is ours. A zombie still leads."""
+    leader = sessions.born(handle.pid)
+    return leader > 0 and abs(leader - handle.born) >= 1.0
 
 
 def environment(command: Command) -> dict[str, str]:

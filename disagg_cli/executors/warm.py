@@ -6,8 +6,10 @@ The parent is connector/host_memory/warm_parent.py.
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +30,28 @@ ANSWER_S = 20.0
 class WarmExecutor(LocalExecutor):
     """Forks SGLang servers from a warm parent. The parent kills them if this process disappears."""
 
-    def __init__(self, socket: Path, log: Path) -> None:
+    def __init__(self, log: Path) -> None:
         super().__init__()
-        self._socket = socket
+        self._folder: Path | None = None
+        self._socket = Path()
         self._log = log
         self._parent: asyncio.subprocess.Process | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
         self._forked: dict[int, int | None] = {}
 
+    @property
+    def socket(self) -> Path:
+        """Where the parent listens, once it is open."""
+        return self._socket
+
     async def open(self) -> None:
         """Start the parent, or find the shared one, and connect. LaunchFailed if it does not get ready."""
         if shared := os.environ.get(SHARED_PARENT):
             self._socket = Path(shared)
         else:
+            self._folder = Path(tempfile.mkdtemp(prefix="disagg-"))  # a Unix socket's path must be short
+            self._socket = self._folder / "s"
             await self._start_parent()
         try:
             self._streams = await asyncio.open_unix_connection(self._socket)
@@ -91,6 +101,8 @@ class WarmExecutor(LocalExecutor):
             except TimeoutError:
                 self._parent.kill()
                 await self._parent.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _start_parent(self) -> None:
         from disagg_cli.connector.host_memory import mode  # only here: GPU platforms import nothing of it

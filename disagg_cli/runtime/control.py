@@ -1,5 +1,6 @@
 """What other terminals do with a run: look at it, follow its logs, stop it. All they have is its directory."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 
 from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
+from disagg_cli.executors.protocol import Handle, Site
+from disagg_cli.executors.registry import make
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
 
@@ -55,7 +58,7 @@ def stop(run: RunDir) -> tuple[str, ...]:
         if not _gone(now.state["pid"], now.state["born"], within=STOP_S):
             sessions.send(now.state["pid"], signal.SIGKILL)
             _gone(now.state["pid"], now.state["born"], within=KILL_S)
-    leftovers = _end_leftovers(status(run).state)
+    leftovers = asyncio.run(_end_leftovers(run))
     after = status(run)
     if after.phase == "lost":
         reason = "stopped after its supervisor had gone"
@@ -73,28 +76,35 @@ def _gone(pid: int, born: float, *, within: float) -> bool:
     return True
 
 
-def _end_leftovers(state: dict[str, Any]) -> tuple[str, ...]:
-    """End the sessions of processes that outlived their supervisor. LaunchFailed if some do not go."""
+async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
+    """End the sessions of processes that outlived their supervisor, wherever they run. LaunchFailed if some stay."""
+    made = run.read("deployment.json")
+    site = Site(settings=made.get("executor_settings", {}), run=run.path.name, logs=run.logs)
+    executor = make(made.get("executor", "local"), site)
+    handles = [handle for process in status(run).state["processes"] if (handle := _handle(process))]
     found: list[str] = []
     deadline = time.monotonic() + STOP_S
-    while left := [process for process in state["processes"] if _session_runs(process)]:
-        found += [process["name"] for process in left if process["name"] not in found]
-        if time.monotonic() > deadline:
-            raise LaunchFailed(f"still running after SIGKILL: {', '.join(found)}")
-        for process in left:
-            sessions.kill_session(process["pid"])
-        time.sleep(0.1)
+    try:
+        if handles:
+            await executor.open()
+        while left := [handle for handle in handles if await executor.survivors(handle)]:
+            found += [handle.name for handle in left if handle.name not in found]
+            if time.monotonic() > deadline:
+                raise LaunchFailed(f"still running after SIGKILL: {', '.join(found)}")
+            await asyncio.gather(*map(executor.kill, left))
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*map(executor.collect, handles))
+    finally:
+        await executor.close()
     return tuple(found)
 
 
-def _session_runs(process: dict[str, Any]) -> bool:
-    """Whether anything of a process's session runs. A pid that was given to a younger process is not it."""
-    pid, born = process["pid"], process["born"]
-    if pid is None:
-        return False
-    leader = sessions.born(pid)
-    reused = leader > 0 and abs(leader - born) >= 1.0  # a zombie is still the leader
-    return not reused and bool(sessions.members(pid))
+def _handle(process: dict[str, Any]) -> Handle | None:
+    """The handle of a process on record; None if it was not started."""
+    if process["pid"] is None:
+        return None
+    kept = {key: process.get(key, "") for key in ("name", "host", "pid", "born", "token")}
+    return Handle(**kept, log=Path(process["log"]))
 
 
 def logs_of(run: RunDir, process: str | None) -> list[Path]:

@@ -144,10 +144,10 @@ async def _shared_parent() -> AsyncIterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="disagg-") as folder:
-        parent = WarmExecutor(Path(folder) / "warm.sock", Path(folder) / "parent.log")
+        parent = WarmExecutor(Path(folder) / "parent.log")
         try:
             await parent.open()
-            os.environ[SHARED_PARENT] = str(Path(folder) / "warm.sock")
+            os.environ[SHARED_PARENT] = str(parent.socket)
             yield
         finally:
             os.environ.pop(SHARED_PARENT, None)

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import Any, Protocol
 from disagg_cli import secrets
 from disagg_cli.connector import overlay
 from disagg_cli.engine.commands import Command
-from disagg_cli.engine.installed import version_of, versions
-from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, PlanRefused, UsageError
+from disagg_cli.engine.installed import versions
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.evals.compare import Comparison, Limits
 from disagg_cli.evals.data import load as load_questions
 from disagg_cli.evals.data import load_shots
@@ -22,12 +20,9 @@ from disagg_cli.evals.paired import run_pair
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress, run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
-from disagg_cli.executors import sessions
-from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import Executor
-from disagg_cli.executors.warm import WarmExecutor
 from disagg_cli.rehearsal.synthetic import materialize
-from disagg_cli.runtime import rundir
+from disagg_cli.runtime import hosts, rundir
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.proof import Proof
 from disagg_cli.runtime.rundir import RunDir
@@ -53,12 +48,9 @@ class Options:
 def record(prepared: Prepared, directory: RunDir) -> Recorder:
     """Write down what is about to be started, and begin the run's record."""
     directory.write_text("topology.yaml", _without_secrets(prepared))
-    directory.write("deployment.json", prepared.document())
     directory.write("plan.json", prepared.plan_document())
     directory.write("versions.json", {"schema": "disagg.versions/1", "versions": versions()})
-    directory.write_text(
-        "commands.sh", "".join(f"# {c.name} on {c.host.name}\n{c.shell()}\n" for c in prepared.commands)
-    )
+    record_commands(prepared, directory)
     deployment = prepared.deployment
     processes = {
         command.name: ProcessState(
@@ -75,6 +67,14 @@ def record(prepared: Prepared, directory: RunDir) -> Recorder:
     return recorder
 
 
+def record_commands(prepared: Prepared, directory: RunDir) -> None:
+    """Write down where what will run, once more when that is known better."""
+    directory.write("deployment.json", prepared.document())
+    directory.write_text(
+        "commands.sh", "".join(f"# {c.name} on {c.host.name}\n{c.shell()}\n" for c in prepared.commands)
+    )
+
+
 def _without_secrets(prepared: Prepared) -> str:
     text = prepared.config.read_text()
     for command in prepared.workers:
@@ -83,26 +83,9 @@ def _without_secrets(prepared: Prepared) -> str:
 
 
 async def check_machine(prepared: Prepared) -> None:
-    """Find what would make processes fail here, before the first one. PlanRefused names it."""
-    if prepared.deployment.executor != "local":
-        raise UsageError(
-            f"the {prepared.deployment.executor} executor is not built yet",
-            fix="see the command lines with --dry-run, and start them by hand",
-        )
-    missing = [package for package in ("sglang", "nixl", "sglang-router") if version_of(package) is None]
-    if missing:
-        raise PlanRefused(f"not installed here: {', '.join(missing)}", fix="pip install 'disagg-cli[engine]'")
+    """Find what would make processes fail on their hosts, before the first one. PlanRefused names it."""
+    hosts.refuse(await hosts.look_at_hosts(prepared))
     _check_eval(prepared)
-    executor = LocalExecutor()
-    for address, wanted in prepared.ports().items():
-        if not sessions.is_local(address):
-            raise PlanRefused(f"{address} is no address of this machine", fix="change `router.host`")
-        if taken := await executor.taken_ports(address, wanted):
-            who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
-            raise PlanRefused(
-                f"ports that this topology needs are taken on {address}: {who}",
-                fix="stop what listens there (`disagg status` shows the last run), or change `ports` or `router.port`",
-            )
 
 
 def _check_eval(prepared: Prepared) -> None:
@@ -154,7 +137,7 @@ class Launch:
             self._ended(0, "stopped")
 
     async def _start_to_stop(self) -> None:
-        async with _executor(self.options, self.recorder) as executor:
+        async with self._executor() as executor:
             supervisor = Supervisor(executor, self.recorder, self.timeouts)
             try:
                 await self._until_stopped(self._sequence(executor, supervisor), supervisor.watch())
@@ -165,6 +148,7 @@ class Launch:
                 self.recorder.ending = True
                 self.recorder.run_phase("stopping", "every process to end")
                 left = await supervisor.stop(self.hurry)
+                await asyncio.gather(*map(executor.collect, supervisor.handles.values()), return_exceptions=True)
                 self.recorder.event("stop", f"still running after SIGKILL: {', '.join(left)}" if left else "all ended")
         if left:
             raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
@@ -190,11 +174,12 @@ class Launch:
             raise Interrupted(f"interrupted while {self.recorder.state.phase}")
 
     async def _sequence(self, executor: Executor, supervisor: Supervisor) -> None:
+        self.recorder.run_phase("starting", "SGLang to be imported once" if self.options.warm else "its hosts")
+        await executor.open()
+        self._settled(await hosts.settle(executor, self.prepared))
         if self.deployment.model.synthetic:
-            materialize(self.deployment.model.synthetic, rundir.cache() / "synthetic")
-        if isinstance(executor, WarmExecutor):
-            self.recorder.run_phase("starting", "SGLang to be imported once")
-            await executor.open()
+            folder = materialize(self.deployment.model.synthetic, rundir.cache() / "synthetic")
+            await executor.provide(self.deployment.hosts, folder)
         self.recorder.run_phase("starting", "workers to be healthy")
         await supervisor.start(self.prepared.workers)
         await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
@@ -206,6 +191,28 @@ class Launch:
             self.recorder.run_phase("serving")
             self.view.serving()
             await asyncio.Event().wait()
+
+    def _settled(self, prepared: Prepared) -> None:
+        """It is known now where everything runs."""
+        self.prepared, self.deployment = prepared, prepared.deployment
+        record_commands(prepared, self.recorder.directory)
+        state = self.recorder.state
+        state.url = prepared.deployment.router.url
+        for name, url in prepared.urls.items():
+            state.processes[name].url = url
+
+    @contextlib.asynccontextmanager
+    async def _executor(self) -> AsyncIterator[Executor]:
+        executor = hosts.executor_for(
+            self.deployment,
+            self.recorder.directory,
+            warm=self.options.warm,
+            tell=lambda text: self.recorder.event("host", text),
+        )
+        try:
+            yield executor
+        finally:
+            await executor.close()
 
     def _require_overlay(self) -> None:
         """See in the logs that the overlay which the plan counts on is there, and fail if it is not."""
@@ -294,16 +301,3 @@ def settings_of(spec: GsmSpec, deployment: Deployment, workers: tuple[str, ...])
         workers=workers,
         synthetic_weights=deployment.model.synthetic is not None,
     )
-
-
-@contextlib.asynccontextmanager
-async def _executor(options: Options, recorder: Recorder) -> AsyncIterator[Executor]:
-    folder = Path(tempfile.mkdtemp(prefix="disagg-"))  # a Unix socket's path must be short
-    executor = (
-        WarmExecutor(folder / "warm.sock", recorder.directory.log("warm-parent")) if options.warm else LocalExecutor()
-    )
-    try:
-        yield executor
-    finally:
-        await executor.close()
-        shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from disagg_cli.connector import overlay
 from disagg_cli.connector.releases import choose_release
 from disagg_cli.engine import aggregated
-from disagg_cli.engine.commands import Command, Machine, router_command, worker_commands
+from disagg_cli.engine.commands import Command, Machine, Machines, router_command, worker_commands
 from disagg_cli.errors import PlanRefused, UsageError
 from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.findings.report import PlanReport, report_plan
@@ -21,9 +21,9 @@ from disagg_cli.kv.models import layout_for, layout_from_config
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.runtime import rundir
 from disagg_cli.secrets import masked
-from disagg_cli.topology.deployment import Deployment, Model, Role, Worker
+from disagg_cli.topology.deployment import Deployment, Host, Model, Role, Worker, on_hosts
 from disagg_cli.topology.loading import load_topology
-from disagg_cli.topology.machine import Facts, gather
+from disagg_cli.topology.machine import Facts, HostFacts, gather
 from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import EvalSpec, GsmSpec
 
@@ -62,11 +62,11 @@ class Prepared:
         """Whether the plan counts on the overlay."""
         return any(plan.overlay for plan in self.plans)
 
-    def ports(self) -> dict[str, dict[int, str]]:
-        """What will listen where on each address: address -> port -> who."""
+    def listeners(self) -> dict[Host, dict[int, str]]:
+        """What will listen at the address of each host: host -> port -> who."""
         router = self.deployment.router
-        wanted: dict[str, dict[int, str]] = {
-            router.host.address: {router.port: "router", router.metrics_port: "router metrics"}
+        wanted: dict[Host, dict[int, str]] = {
+            router.host: {router.port: "router", router.metrics_port: "router metrics"}
         }
         for worker in self.deployment.workers:
             listens = {"http": worker.ports.http}
@@ -77,11 +77,11 @@ class Prepared:
             if worker.dp_attention or len(worker.shares) > 1:
                 listens["dist-init"] = worker.ports.dist_init
             for share in worker.shares:
-                here = wanted.setdefault(share.host.address, {})
+                here = wanted.setdefault(share.host, {})
                 here |= {port: f"{worker.name} {what}" for what, port in listens.items()}
         if self.aggregated:
             port = aggregated.port(self.deployment)
-            wanted[self.aggregated.host.address] |= {port: "aggregated http", port + 1: "aggregated nccl"}
+            wanted[self.aggregated.host] |= {port: "aggregated http", port + 1: "aggregated nccl"}
         return wanted
 
     def document(self) -> dict[str, Any]:
@@ -94,6 +94,7 @@ class Prepared:
             "model": self.deployment.model.name,
             "synthetic": self.deployment.model.synthetic is not None,
             "executor": self.deployment.executor,
+            "executor_settings": dict(self.deployment.executor_settings),
             "router": self.deployment.router.url,
             "probe": {"timeout_s": self.deployment.probe.timeout_s},
             "processes": [
@@ -128,19 +129,44 @@ def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
     plans = _plans(deployment, facts)
     if any(plan.overlay for plan in plans):
         deployment = with_env(deployment, "prefill", {overlay.ENABLE: "1"})
-    machine = _machine(deployment)
-    path = model_path(deployment.model)
+    machines = _guess(deployment)
     return Prepared(
         config=config,
         deployment=deployment,
         plans=plans,
         findings=kept(deployment, judge_everything(deployment, facts))[0],
-        workers=tuple(
-            command
-            for worker in deployment.workers
-            for command in worker_commands(deployment, worker, model_path=path, machine=machine)
-        ),
-        router=router_command(deployment, machine=machine),
+        workers=_workers(deployment, machines),
+        router=router_command(deployment, machines=machines),
+    )
+
+
+def _workers(deployment: Deployment, machines: Machines) -> tuple[Command, ...]:
+    path = model_path(deployment.model)
+    return tuple(
+        command
+        for worker in deployment.workers
+        for command in worker_commands(deployment, worker, model_path=path, machines=machines)
+    )
+
+
+def placed(prepared: Prepared, machines: Mapping[str, Host]) -> Prepared:
+    """The same on these machines in place of hosts of the deployment, by name. The commands are still the old ones."""
+    return replace(prepared, deployment=on_hosts(prepared.deployment, machines)) if machines else prepared
+
+
+def on_machines(prepared: Prepared, facts: Iterable[HostFacts]) -> Prepared:
+    """The same with commands for the machines as they are. Where nothing is known of them, they are guessed."""
+    known = {host.host: Machine(python=host.python, cores=host.cores or (0,), package=host.package) for host in facts}
+    guess = _guess(prepared.deployment)
+
+    def machines(host: Host) -> Machine:
+        return known.get(host.name) or guess(host)
+
+    return replace(
+        prepared,
+        workers=_workers(prepared.deployment, machines),
+        router=router_command(prepared.deployment, machines=machines),
+        aggregated=_aggregated(prepared.deployment, machines) if prepared.aggregated else None,
     )
 
 
@@ -159,10 +185,11 @@ def with_aggregated(prepared: Prepared) -> Prepared:
     deployment = prepared.deployment
     if deployment.eval.gsm8k is None:
         raise UsageError("--against-aggregated has nothing to ask: the topology names no eval", fix="add --eval gsm8k")
-    command = aggregated.aggregated_command(
-        deployment, model_path=model_path(deployment.model), machine=_machine(deployment)
-    )
-    return replace(prepared, aggregated=command)
+    return replace(prepared, aggregated=_aggregated(deployment, _guess(deployment)))
+
+
+def _aggregated(deployment: Deployment, machines: Machines) -> Command:
+    return aggregated.aggregated_command(deployment, model_path=model_path(deployment.model), machines=machines)
 
 
 def with_env(deployment: Deployment, role: Role, env: Mapping[str, str]) -> Deployment:
@@ -191,10 +218,11 @@ def refuse_errors(errors: Sequence[Finding], *, force: bool) -> None:
         )
 
 
-def _machine(deployment: Deployment) -> Machine:
-    if any(not worker.host.local for worker in deployment.workers):
-        return Machine(python="python3")
-    return Machine(python=sys.executable, cores=tuple(sorted(os.sched_getaffinity(0))))
+def _guess(deployment: Deployment) -> Machines:
+    """What machines are taken to be before anybody has looked at them."""
+    here = Machine(python=sys.executable, cores=tuple(sorted(os.sched_getaffinity(0))))
+    elsewhere = Machine(python=str(deployment.executor_settings.get("python", "python3")))
+    return lambda host: here if host.local else elsewhere
 
 
 def _plans(deployment: Deployment, facts: Facts) -> tuple[PlanReport, ...]:

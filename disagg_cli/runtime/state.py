@@ -26,8 +26,10 @@ class ProcessState:
     phase: Phase = "waiting"
     since: float = field(default_factory=time.time)
     detail: str = ""
+    host: str = ""
     pid: int | None = None
     born: float = 0.0
+    token: str = ""
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class Recorder:
     def started(self, handle: Handle) -> None:
         """A process exists."""
         process = self.state.processes[handle.name]
+        process.host, process.token = handle.host, handle.token
         process.pid, process.born = handle.pid, handle.born
         self.process_phase(handle.name, "starting")
 

@@ -22,8 +22,12 @@ HERE = Host(name="localhost", address="127.0.0.1", gpus=0, local=True)
 
 def commands(deployment, machine=MACHINE):
     """Every command of a deployment by name."""
-    workers = [c for w in deployment.workers for c in worker_commands(deployment, w, model_path="M", machine=machine)]
-    return {command.name: command for command in [*workers, router_command(deployment, machine=machine)]}
+    workers = [
+        c
+        for w in deployment.workers
+        for c in worker_commands(deployment, w, model_path="M", machines=lambda _: machine)
+    ]
+    return {command.name: command for command in [*workers, router_command(deployment, machines=lambda _: machine)]}
 
 
 def flags(command):

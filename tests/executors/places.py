@@ -61,7 +61,7 @@ async def local_place(folder: Path) -> AsyncIterator[Place]:
 @contextlib.asynccontextmanager
 async def warm_place(folder: Path) -> AsyncIterator[Place]:
     """This machine, forked from the parent that DISAGG_WARM_PARENT names."""
-    executor = WarmExecutor(folder / "unused.sock", folder / "parent.log")
+    executor = WarmExecutor(folder / "parent.log")
     await executor.open()
     forked = Place(executor, warm, folder)
     try:

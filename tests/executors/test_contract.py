@@ -5,7 +5,7 @@ import signal
 import socket
 
 import pytest
-from places import FOREVER, LEAVES_A_CHILD, PARENT, STUBBORN, local_place, warm_place
+from places import FOREVER, HERE, LEAVES_A_CHILD, PARENT, STUBBORN, local_place, warm_place
 from waiting import until
 
 from disagg_cli.executors import sessions
@@ -167,5 +167,6 @@ async def test_taken_ports(place):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         async with place as here:
-            assert await here.executor.taken_ports("127.0.0.1", [port]) == (port,)
+            (facts,) = await here.executor.look([HERE], {HERE: {port: "x"}}, [])
+            assert facts.taken == {"127.0.0.1": (port,)}
     assert sessions.taken("127.0.0.1", [port]) == ()

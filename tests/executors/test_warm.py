@@ -35,7 +35,7 @@ def python(tmp_path, monkeypatch):
 
 @pytest.fixture
 def executor(tmp_path):
-    return WarmExecutor(tmp_path / "w", tmp_path / "parent.log")
+    return WarmExecutor(tmp_path / "parent.log")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import topology_rows_agree
 import topology_rows_run
 from topology_builders import gpus, roles
 
-from disagg_cli.findings import topology_rules
+from disagg_cli.findings import host_rules, topology_rules
 from disagg_cli.findings.finding import catalogue
 from disagg_cli.findings.topology_report import judge_everything
 from disagg_cli.findings.topology_rules import judge_topology
@@ -51,14 +51,15 @@ def test_several_kinds_of_state(release, counted_as_one):
 
 
 def test_every_rule_is_tested():
-    """DSG201 to DSG204 are about the file: tests/cli/test_check.py."""
-    others = {"DSG201", "DSG202", "DSG203", "DSG204", "DSG541"}
+    """DSG201 to DSG204 are about the file: tests/cli/test_check.py. DSG411 to DSG418: test_host_rules.py."""
+    others = {"DSG201", "DSG202", "DSG203", "DSG204", "DSG541", *(f"DSG{code}" for code in range(411, 419))}
     assert {row[0] for row in ROWS} | others == {code for code in catalogue() if code >= "DSG2"}
 
 
 def test_every_code_of_the_catalogue_is_used_by_a_rule():
     sources = "".join(path.read_text() for path in Path(topology_rules.__file__).parent.glob("topology_*.py"))
     sources += "".join(path.read_text() for path in Path(topology_rules.__file__).parents[1].glob("topology/*.py"))
+    sources += Path(host_rules.__file__).read_text()
     assert set(re.findall(r'"(DSG[2-9]\d\d)"', sources)) == {code for code in catalogue() if code >= "DSG2"}
 
 

@@ -9,9 +9,11 @@ from deployments import write_topology
 from runs import mode
 
 from disagg_cli.errors import PlanRefused, UsageError
-from disagg_cli.runtime import launch, rundir
+from disagg_cli.executors import local
+from disagg_cli.runtime import rundir
 from disagg_cli.runtime.launch import check_machine, record
 from disagg_cli.runtime.prepare import prepare
+from disagg_cli.topology.machine import Facts
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ async def test_nothing_in_the_way(prepared):
 async def test_a_port_that_is_taken(prepared, port, who):
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PlanRefused) as caught:
         await check_machine(prepared())
-    assert caught.value.what == f"ports that this topology needs are taken on 127.0.0.1: {port} ({who})"
+    assert caught.value.what == f"DSG415 ports that are taken on localhost (127.0.0.1): {port} ({who})"
     assert "`ports`" in caught.value.fix
 
 
@@ -41,21 +43,23 @@ async def test_a_port_that_is_taken_at_every_address(prepared):
 
 
 async def test_a_router_at_an_address_of_another_machine(prepared):
-    with pytest.raises(PlanRefused, match=r"203\.0\.113\.1 is no address of this machine"):
+    with pytest.raises(PlanRefused, match=r"203\.0\.113\.1 is no address of localhost"):
         await check_machine(prepared(router={"host": "203.0.113.1"}))
 
 
 async def test_packages_that_are_not_installed(prepared, monkeypatch):
-    monkeypatch.setattr(launch, "version_of", {"nixl": "1.5.1"}.get)
-    with pytest.raises(PlanRefused, match="not installed here: sglang, sglang-router") as caught:
+    monkeypatch.setattr(local, "gather", lambda: Facts(packages={"nixl": "1.5.1"}))
+    with pytest.raises(
+        PlanRefused, match=r"not installed on localhost, for .*python.*: sglang, sglang-router"
+    ) as caught:
         await check_machine(prepared())
-    assert caught.value.fix == "pip install 'disagg-cli[engine]'"
+    assert "pip install 'disagg-cli[engine]'" in caught.value.fix
 
 
-async def test_hosts_that_only_ssh_reaches(prepared):
-    gpus = {"platform": "h100", "model": "Qwen/Qwen3-32B", "executor": {"ssh": {"hosts": ["a"]}}}
-    with pytest.raises(UsageError, match="ssh executor is not built yet") as caught:
-        await check_machine(prepared(**gpus))
+async def test_a_place_that_there_is_no_executor_for(prepared):
+    abacus = {"other": {"kind": "abacus", "hosts": ["a"]}}
+    with pytest.raises(UsageError, match="there is no abacus executor") as caught:
+        await check_machine(prepared(executor=abacus))
     assert "--dry-run" in caught.value.fix
 
 

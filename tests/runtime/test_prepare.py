@@ -44,8 +44,8 @@ def test_on_other_hosts_their_own_python_runs(home):
 
 
 def test_what_listens_where(home):
-    (address, wanted), *others = prepare(ROOT / "configs/1p2d-cpu.yaml").ports().items()
-    assert (address, others) == ("127.0.0.1", [])
+    (host, wanted), *others = prepare(ROOT / "configs/1p2d-cpu.yaml").listeners().items()
+    assert (host.address, others) == ("127.0.0.1", [])
     assert wanted == {
         8000: "router",
         21048: "router metrics",
@@ -62,7 +62,7 @@ def test_what_listens_where(home):
 def test_a_worker_of_two_hosts_listens_on_both(home, tmp_path):
     hosts = ["a", "b", "c"]
     topology = CROOKED | {"model": "Qwen/Qwen3-32B", "prefill": {"tp": 16}, "executor": {"ssh": {"hosts": hosts}}}
-    ports = prepare(write_topology(tmp_path, **topology)).ports()
+    ports = {host.name: wanted for host, wanted in prepare(write_topology(tmp_path, **topology)).listeners().items()}
     assert ports["a"][30002] == ports["b"][30002] == "prefill-0 nccl"
 
 

@@ -1,11 +1,14 @@
 """Where workers go: explicit places, NVLink domains, Slurm nodes, ports that are given."""
 
+from dataclasses import replace
+
 import pytest
-from deployments import ON_GPUS, on_gpus
+from deployments import ON_GPUS, on_cpu, on_gpus
 
 from disagg_cli.engine.commands import Machine, worker_commands
 from disagg_cli.errors import PlanRefused
 from disagg_cli.kv.traffic import links
+from disagg_cli.topology.deployment import on_hosts
 from disagg_cli.topology.platforms import platforms
 from disagg_cli.topology.resolve import draft, resolve
 from disagg_cli.topology.spec import TopologySpec
@@ -13,6 +16,10 @@ from disagg_cli.topology.spec import TopologySpec
 
 def deployed(**changes):
     return resolve(TopologySpec.model_validate(ON_GPUS | changes))
+
+
+def python3(_):
+    return Machine(python="python3")
 
 
 def places(deployment):
@@ -96,8 +103,7 @@ def test_what_does_not_fit_is_drafted_all_the_same():
 def test_workers_that_see_every_gpu():
     deployment = on_gpus("a", prefill={"tp": 2}, decode={"place": [{"a": [3]}]}, engine={"select_gpus": "base_gpu_id"})
     (prefill,), (decode,) = (
-        worker_commands(deployment, worker, model_path="M", machine=Machine(python="python3"))
-        for worker in deployment.workers
+        worker_commands(deployment, worker, model_path="M", machines=python3) for worker in deployment.workers
     )
     assert "--gpu-id-step" not in prefill.argv
     assert prefill.argv[prefill.argv.index("--base-gpu-id") + 1] == "0"
@@ -108,7 +114,7 @@ def test_workers_that_see_every_gpu():
 def test_gpus_in_steps():
     placed = {"tp": 2, "place": [{"a": [0, 2]}]}
     deployment = on_gpus("a", prefill=placed, engine={"select_gpus": "base_gpu_id"})
-    (command,) = worker_commands(deployment, deployment.workers[0], model_path="M", machine=Machine(python="python3"))
+    (command,) = worker_commands(deployment, deployment.workers[0], model_path="M", machines=python3)
     assert command.argv[command.argv.index("--gpu-id-step") + 1] == "2"
 
 
@@ -121,3 +127,42 @@ def test_a_platforms_facts(platform):
 
 def test_not_every_platform_is_verified():
     assert [platform.name for platform in platforms().values() if not platform.verified] == ["mi300x", "mi355x"]
+
+
+ON_HOSTS = {"executor": {"ssh": {"hosts": ["a", "b"]}}, "decode": {"workers": 3}}
+
+
+def test_on_cpus_workers_go_to_one_host_after_another():
+    deployment = on_cpu(**ON_HOSTS)
+    assert places(deployment) == {
+        "prefill-0": [("a", ())],
+        "decode-0": [("b", ())],
+        "decode-1": [("a", ())],
+        "decode-2": [("b", ())],
+    }
+    assert deployment.router.host.name == "a"
+
+
+def test_on_cpus_a_place_names_hosts_alone():
+    deployment = on_cpu(**ON_HOSTS, prefill={"tp": 2, "place": [{"b": []}]})
+    assert places(deployment)["prefill-0"] == [("b", ())]
+    with pytest.raises(PlanRefused, match="prefill-0 is placed on GPU 0 of b, which has none"):
+        on_cpu(**ON_HOSTS, prefill={"place": [{"b": [0]}]})
+
+
+def test_servers_bind_the_address_that_is_given_for_a_host():
+    ssh = {"hosts": ["me@a", "b"], "addresses": {"me@a": "10.0.0.1"}}
+    deployment = on_cpu(executor={"ssh": ssh})
+    assert [worker.host.address for worker in deployment.workers] == ["10.0.0.1", "b", "10.0.0.1"]
+
+
+def test_the_machines_behind_the_hosts():
+    """Their names and addresses change, and nothing else does."""
+    before = on_gpus("a", "b", prefill={"tp": 4}, decode={"tp": 4}, router={"host": "0.0.0.0"})
+    after = on_hosts(before, {"a": replace(before.hosts[0], name="n7", address="10.0.0.7")})
+    assert [(w.name, w.host.name, w.url, w.shares[0].gpus) for w in after.workers] == [
+        ("prefill-0", "n7", "http://10.0.0.7:30000", (0, 1, 2, 3)),
+        ("decode-0", "b", "http://b:30000", (0, 1, 2, 3)),
+    ]
+    assert (after.router.host.name, after.router.host.address) == ("n7", "0.0.0.0")
+    assert [worker for pool in after.pools for worker in pool.workers] == list(after.workers)

@@ -9,6 +9,7 @@ ENABLE = "DISAGG_HOST_MEMORY"
 """Environment variable that turns the plugin's host-memory mode on; `disagg` sets it, users need not."""
 
 STAND_INS = Path(__file__).parent / "stand_ins"
+PACKAGE = Path(__file__).parents[2]
 
 IMPORT_TIME_ENV = {
     ENABLE: "1",
@@ -32,6 +33,13 @@ ARGS: dict[str, str | int | float | bool] = {
     "chunked-prefill-size": 512,
     "page-size": 1,
 }
+
+
+def import_time_env(package: str | None) -> dict[str, str]:
+    """The same for a machine that has the disagg_cli package in another folder than this one."""
+    stand_ins = Path(package or PACKAGE) / STAND_INS.relative_to(PACKAGE)
+    return IMPORT_TIME_ENV | {"PYTHONPATH": str(stand_ins)}
+
 
 DECODE_ARGS: dict[str, str | int | float | bool] = {
     # The default host pool registers its memory with the CUDA runtime.

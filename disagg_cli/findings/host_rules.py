@@ -1,0 +1,70 @@
+"""Rules about the hosts as they are: what was found on each of them, against what the deployment needs there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from disagg_cli.findings.finding import Finding, finding
+from disagg_cli.topology.deployment import Deployment, Host
+from disagg_cli.topology.machine import HostFacts
+
+Ports = Mapping[Host, Mapping[int, str]]
+WHERE = "executor"
+
+
+def judge_hosts(
+    deployment: Deployment, hosts: Sequence[HostFacts], *, ports: Ports, plugin: bool
+) -> tuple[Finding, ...]:
+    """All findings about these hosts. ports: what will listen where; plugin: whether servers need disagg's hooks."""
+    return tuple(found for host in hosts for found in _judge(deployment, host, ports, plugin=plugin))
+
+
+def _judge(deployment: Deployment, host: HostFacts, ports: Ports, *, plugin: bool) -> Iterator[Finding]:
+    if host.problem:
+        yield finding("DSG411", f"{host.host} cannot be used: {host.problem}", where=WHERE, fix=host.fix or None)
+        return
+    yield from _installed(deployment, host, plugin=plugin)
+    yield from _addresses(host, ports)
+    if host.gpus is not None and host.gpus < (wanted := _gpus(deployment, host)):
+        message = f"{host.host} has {host.gpus} GPU(s), and workers are placed on GPUs up to number {wanted - 1}"
+        yield finding("DSG416", message, where=WHERE)
+    if host.missing:
+        yield finding("DSG417", f"{host.host} does not have {', '.join(host.missing)}", where=WHERE)
+
+
+def _installed(deployment: Deployment, host: HostFacts, *, plugin: bool) -> Iterator[Finding]:
+    missing = [] if _version(host, "sglang") else ["sglang"]
+    if deployment.connector.backend == "nixl" and not any(_version(host, name) for name in _nixl(host)):
+        missing.append("nixl")
+    if host.host == deployment.router.host.name and not _version(host, "sglang-router"):
+        missing.append("sglang-router")
+    if missing:
+        message = f"not installed on {host.host}, for {host.python}: {', '.join(missing)}"
+        yield finding("DSG412", message, where=WHERE)
+    found = _version(host, "sglang")
+    if deployment.sglang and found and found != deployment.sglang:
+        yield finding("DSG413", f"{host.host} has sglang {found}, not {deployment.sglang}", where="engine.sglang")
+    if plugin and found and not host.plugin:
+        yield finding("DSG414", f"disagg is not installed on {host.host}, for {host.python}", where=WHERE)
+
+
+def _version(host: HostFacts, package: str) -> str | None:
+    return host.facts.packages.get(package)
+
+
+def _nixl(host: HostFacts) -> list[str]:
+    return [name for name in host.facts.packages if name.startswith("nixl")]
+
+
+def _addresses(host: HostFacts, ports: Ports) -> Iterator[Finding]:
+    for address in host.foreign:
+        yield finding("DSG418", f"{address} is no address of {host.host}", where=WHERE)
+    for at, wanted in ports.items():
+        taken = host.taken.get(at.address, ()) if at.name == host.host else ()
+        if taken:
+            who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
+            yield finding("DSG415", f"ports that are taken on {host.host} ({at.address}): {who}", where=WHERE)
+
+
+def _gpus(deployment: Deployment, host: HostFacts) -> int:
+    """One more than the highest number of a GPU that is used there."""
+    shares = [share for worker in deployment.workers for share in worker.shares if share.host.name == host.host]
+    return max((gpu + 1 for share in shares for gpu in share.gpus), default=0)

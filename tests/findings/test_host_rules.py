@@ -1,0 +1,65 @@
+"""One row per finding about a host: what is known of a host that is well, with one thing changed."""
+
+from dataclasses import replace
+
+import pytest
+from deployments import on_gpus
+
+from disagg_cli.findings.host_rules import judge_hosts
+from disagg_cli.topology.machine import Facts, HostFacts
+
+PACKAGES = {"sglang": "0.5.23", "nixl-cu13": "1.5.1", "sglang-router": "0.3.2"}
+WELL = HostFacts(host="a", python="/opt/python", plugin=True, gpus=4, facts=Facts(packages=PACKAGES))
+DEPLOYMENT = on_gpus("a", prefill={"tp": 2}, engine={"sglang": "0.5.23"})
+(HOST,) = DEPLOYMENT.hosts
+PORTS = {HOST: {30000: "prefill-0 http"}}
+
+
+def judged(host, *, deployment=DEPLOYMENT, plugin=True):
+    return {one.code: one.message for one in judge_hosts(deployment, [host], ports=PORTS, plugin=plugin)}
+
+
+def without(*packages):
+    return Facts(packages={name: version for name, version in PACKAGES.items() if name not in packages})
+
+
+def test_a_host_that_is_well():
+    assert judged(WELL) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "change", "said"),
+    [
+        ("DSG411", {"problem": "Connection refused"}, "a cannot be used: Connection refused"),
+        ("DSG412", {"facts": without("nixl-cu13")}, "not installed on a, for /opt/python: nixl"),
+        ("DSG412", {"facts": without("sglang-router")}, "not installed on a, for /opt/python: sglang-router"),
+        ("DSG413", {"facts": Facts(packages=PACKAGES | {"sglang": "0.5.22"})}, "a has sglang 0.5.22, not 0.5.23"),
+        ("DSG414", {"plugin": False}, "disagg is not installed on a, for /opt/python"),
+        ("DSG415", {"taken": {"a": (30000,)}}, "ports that are taken on a (a): 30000 (prefill-0 http)"),
+        ("DSG416", {"gpus": 3}, "a has 3 GPU(s), and workers are placed on GPUs up to number 3"),
+        ("DSG417", {"missing": ("/models/x",)}, "a does not have /models/x"),
+        ("DSG418", {"foreign": ("203.0.113.1",)}, "203.0.113.1 is no address of a"),
+    ],
+)
+def test_a_rule(code, change, said):
+    assert judged(replace(WELL, **change)) == {code: said}
+
+
+def test_what_cannot_be_asked_is_all_that_is_said():
+    assert list(judged(HostFacts(host="a", problem="x"))) == ["DSG411"]
+
+
+def test_the_plugin_is_needed_only_where_hooks_are():
+    assert judged(replace(WELL, plugin=False), plugin=False) == {}
+
+
+def test_the_router_is_needed_only_where_it_runs():
+    assert judged(replace(WELL, host="b", facts=without("sglang-router"))) == {}
+
+
+def test_gpus_that_nobody_could_count():
+    assert judged(replace(WELL, gpus=None)) == {}
+
+
+def test_another_release_is_wrong_only_where_one_is_named():
+    assert judged(replace(WELL, facts=Facts(packages=PACKAGES | {"sglang": "9"})), deployment=on_gpus("a")) == {}
