@@ -48,15 +48,17 @@ good = says(event(1), event(2), event(3), event(4, LENGTH))
 class FakeServer:
     """One HTTP server; what it was asked is in `requests`."""
 
-    def __init__(self, answer: Answer | int) -> None:
+    def __init__(self, answer: Answer | int | str) -> None:
         self.answer = answer
         self.requests: list[dict[str, Any]] = []
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.requests.append(await request.json())
+        self.requests.append(await request.json() if request.can_read_body else {})
         if isinstance(self.answer, int):
             return web.Response(status=self.answer, text="the reason")
+        if isinstance(self.answer, str):
+            return web.Response(text=self.answer)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):
@@ -72,7 +74,7 @@ class FakeServer:
 
 
 @contextlib.asynccontextmanager
-async def serving(*answers: Answer | int) -> AsyncIterator[list[FakeServer]]:
+async def serving(*answers: Answer | int | str) -> AsyncIterator[list[FakeServer]]:
     """One server for each answer."""
     async with contextlib.AsyncExitStack() as stack:
         servers = [FakeServer(answer) for answer in answers]

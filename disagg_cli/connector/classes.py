@@ -47,3 +47,19 @@ CLASSES: tuple[SizeClass, ...] = (
     SizeClass("Q", "prefill stages, P > D", _case(4, 2, 8, pp=2)),
     SizeClass("R", "prefill stages, MLA", _case(4, 4, 1, pp=2, kind=LayoutKind.MLA)),
 )
+
+
+def class_of(case: Case) -> SizeClass | None:
+    """The class of K and V per head without stages, by its sizes; None for other caches and for uneven ratios."""
+    p, d, t = case.size
+    if case.kind is not LayoutKind.MHA or case.latent or max(p, d) % min(p, d) or max(case.pp, case.decode_pp) > 1:
+        return None
+    if p == d:
+        letter = "A"
+    elif p > d:
+        letter = "Dd" if t < p else "B" if d == 1 else "C"
+    elif d <= t:
+        letter = "E"
+    else:
+        letter = "F" if p == t else "G" if p < t else "H"
+    return next(one for one in CLASSES if one.letter == letter)

@@ -10,6 +10,7 @@ from importlib import import_module
 MODES = {
     "DISAGG_HOST_MEMORY": "disagg_cli.connector.host_memory.hooks",
     "DISAGG_OVERLAY": "disagg_cli.connector.overlay.hooks",
+    "DISAGG_WITNESS": "disagg_cli.connector.witness.hooks",
     "DISAGG_FAULT": "disagg_cli.connector.faults.hooks",
 }
 """Environment variable -> module whose `install` registers the hooks of a mode."""

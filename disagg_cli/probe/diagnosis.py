@@ -5,12 +5,23 @@ launches with the fault in question.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from disagg_cli.connector.case import Case
+from disagg_cli.connector.classes import class_of
+from disagg_cli.kv.plan import SlicePlan
+from disagg_cli.probe.parity import ParityResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What is left of a pair that failed. Sizes are attention TP; senders: how many completions decode waits for."""
+    """What is left of a pair that failed. Sizes are attention TP.
+
+    expected: the senders that each decode rank waits for, empty where their keys are not known. heard: those that it
+    heard from, repeats included, None where no witness listened (connector/witness). queues: what waits in the PD
+    queues of both workers, where they tell.
+    """
 
     prefill_log: str
     decode_log: str
@@ -18,28 +29,34 @@ class Evidence:
     prefill_tp: int
     decode_tp: int
     kv_heads: int
-    senders: int | None
+    expected: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    heard: Mapping[int, tuple[int, ...]] | None = None
+    queues: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """A cause, and what to do about it."""
+    """A cause, and what to do about it. known: whether it is one, and not the word that there is none."""
 
     cause: str
     fix: str
+    known: bool = True
 
 
-UNKNOWN = Diagnosis(
-    cause="unknown: neither side's log says why", fix="read both workers' logs from the first request on"
-)
+READ_LOGS = "read both workers' logs from the first request on"
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The first sign that explains the failure, surest first."""
-    for sign in (_bootstrap_thread, _nixl_error, _lost_peer, _unreachable, _waiting_for_senders):
+    for sign in (_bootstrap_thread, _nixl_error, _lost_peer, _unreachable, _witnessed, _waiting_for_senders):
         if found := sign(evidence):
             return found
-    return UNKNOWN
+    return Diagnosis(cause=f"unknown: neither side's log says why{_waiting(evidence)}", fix=READ_LOGS, known=False)
+
+
+def _waiting(evidence: Evidence) -> str:
+    queues = [f"{name} {count:.0f}" for name, count in evidence.queues.items() if count]
+    return f" (still queued: {', '.join(queues)})" if queues else ""
 
 
 def _bootstrap_thread(evidence: Evidence) -> Diagnosis | None:
@@ -90,18 +107,85 @@ def _unreachable(evidence: Evidence) -> Diagnosis | None:
     )
 
 
+def _witnessed(evidence: Evidence) -> Diagnosis | None:
+    """What decode's own account says, against the senders that the plan expects."""
+    if evidence.heard is None or not evidence.expected:
+        return None
+    for rank, expected in evidence.expected.items():
+        heard = evidence.heard.get(rank, ())
+        missing = sorted(set(expected) - set(heard))
+        if missing and len(heard) >= len(expected):
+            return Diagnosis(
+                cause=f"decode rank {rank} heard {len(heard)} completions that look alike (from {_ranks(heard)}) and "
+                f"waits for prefill rank(s) {_ranks(missing)}",
+                fix=TELL_APART,
+            )
+        if missing and evidence.prefill_done:
+            return Diagnosis(
+                cause=f"prefill has sent everything, and decode rank {rank} has not heard so from prefill rank(s) "
+                f"{_ranks(missing)}: their completions are lost",
+                fix="see whether that rank's host reaches the port on which decode listens; " + READ_LOGS,
+            )
+        if missing:
+            return Diagnosis(
+                cause=f"prefill rank(s) {_ranks(missing)} have not finished sending to decode rank {rank}"
+                + _waiting(evidence),
+                fix=READ_LOGS,
+            )
+    return Diagnosis(
+        cause=f"every decode rank heard from all its senders, and decode does not answer{_waiting(evidence)}",
+        fix="the transfer is not what it waits for: read decode's log",
+    )
+
+
+TELL_APART = "use a release whose completion keys tell ranks apart: `disagg plan --releases`"
+
+
 def _waiting_for_senders(evidence: Evidence) -> Diagnosis | None:
     """Prefill answers its own leg of a request only when all its ranks have sent everything."""
     if not evidence.prefill_done:
         return None
-    count = f"{evidence.senders} different senders" if evidence.senders else "all senders"
+    senders = len(next(iter(evidence.expected.values()), ()))
+    count = f"{senders} different senders" if senders else "all senders"
     return Diagnosis(
         cause=f"prefill has sent everything, and decode still waits: it counts the completions of {count}, "
         "and some are lost or look alike",
-        fix="use a release whose completion keys tell ranks apart: `disagg plan --releases`",
+        fix=TELL_APART,
     )
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    return ", ".join(str(rank) for rank in sorted(set(ranks)))
 
 
 def _last(pattern: str, text: str) -> str | None:
     found = re.findall(pattern, text, re.MULTILINE)
     return str(found[-1]).strip()[:200] if found else None
+
+
+def suspect(parity: ParityResult, case: Case, plan: SlicePlan | None) -> Diagnosis:
+    """What wrong KV looks like: which prompts it touches, held against what the plan moves between these two sizes."""
+    if parity.wrong_prompts and min(parity.wrong_prompts) > min(parity.prompts):
+        shortest = min(parity.wrong_prompts)
+        return Diagnosis(
+            cause=f"only prompts of {shortest} tokens and more are wrong: pages or chunks are lost or misplaced, heads "
+            "are not",
+            fix="compare page size and chunked prefill size of both sides",
+        )
+    known = class_of(case)
+    name = f"class {known.letter} ({known.meaning})" if known else "no class of plans that disagg knows"
+    if not case.sliced or plan is None:
+        cause = f"every prompt is wrong, and {name} moves whole rows: a wrong page, layer or dtype rather than a head"
+        return Diagnosis(cause=cause, fix="compare KV dtype, page size and layers of both sides")
+    rank = plan.routes[0].decode_rank
+    slices = "; ".join(
+        f"heads {route.heads.first}-{route.heads.past_end - 1} from prefill rank {route.prefill_rank} "
+        f"at {route.dst_head_offset}"
+        for route in plan.routes
+        if route.decode_rank == rank
+    )
+    return Diagnosis(
+        cause=f"every prompt is wrong: suspect heads at the wrong place, as {name} cuts them. "
+        f"Right would be, for decode rank {rank}: {slices}",
+        fix="run `disagg connector verify` where the workers run: it holds their slicing code against the plan",
+    )

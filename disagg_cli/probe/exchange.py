@@ -6,12 +6,12 @@ prefill's carries what only prefill knows, such as the log-probabilities of the 
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 
+from disagg_cli.connector import witness
 from disagg_cli.errors import ProbeFailed
 from disagg_cli.topology.deployment import Worker
 
@@ -21,7 +21,7 @@ def rendezvous(prefill: Worker) -> dict[str, Any]:
     return {
         "bootstrap_host": prefill.host.address,
         "bootstrap_port": prefill.ports.bootstrap,
-        "bootstrap_room": secrets.randbits(63),
+        "bootstrap_room": witness.new_room(),
     }
 
 

@@ -27,6 +27,7 @@ class PairResult:
     """One pair's proof. Seconds; error says what came instead of an answer, and is None for a pair that moved KV.
 
     prefill_done: whether prefill answered its own leg, which it does once all its ranks have sent everything.
+    room: the bootstrap room of the request, by which both logs can be searched.
     """
 
     prefill: str
@@ -36,6 +37,7 @@ class PairResult:
     tokens: int
     error: str | None
     prefill_done: bool = False
+    room: int = 0
 
     @property
     def ok(self) -> bool:
@@ -68,10 +70,9 @@ async def prove_pair(
 ) -> PairResult:
     """Move KV from one prefill to one decode with a prompt that no other request has sent."""
     begun = time.monotonic()
-    seen = _Seen()
+    seen, request = _Seen(), _request(prefill, decode)
     try:
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as both:
-            request = _request(prefill, decode)
             both.create_task(_drain(session, prefill, request, seen))
             both.create_task(_follow(session, decode, request, seen))
         error = _fault(seen.last)
@@ -87,6 +88,7 @@ async def prove_pair(
         tokens=_tokens(seen.last),
         error=error,
         prefill_done=seen.prefill_done,
+        room=request["bootstrap_room"],
     )
 
 

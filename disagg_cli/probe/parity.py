@@ -51,10 +51,17 @@ class Comparison:
         """The difference at the first token, which no transfer touches."""
         return self.differences[0]
 
+    def first_wrong(self, tolerance: float) -> int | None:
+        """The first generated token whose log-probability differs by more than the tolerance, or is no number."""
+        return next((i for i, value in enumerate(self.differences) if not value <= tolerance), None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParityResult:
-    """One pair's parity over all its prompts. Nats; first_wrong is a position among the generated tokens."""
+    """One pair's parity over all its prompts. Nats.
+
+    first_wrong is a position among the generated tokens; wrong_prompts are the lengths of prompts that were wrong.
+    """
 
     prefill: str
     decode: str
@@ -63,6 +70,7 @@ class ParityResult:
     max_difference: float | None = None
     mean_difference: float | None = None
     first_wrong: int | None = None
+    wrong_prompts: tuple[int, ...] = ()
     fastest_s: float | None = None
     error: str | None = None
 
@@ -176,7 +184,8 @@ def judge(prefill: str, decode: str, measured: Sequence[Comparison] | str, toler
     if isinstance(measured, str):
         return ParityResult(prefill=prefill, decode=decode, tolerance=tolerance, error=measured)
     differences = [value for one in measured for value in one.differences]
-    wrong = [i for one in measured for i, value in enumerate(one.differences) if not value <= tolerance]
+    firsts = {one.prompt_tokens: one.first_wrong(tolerance) for one in measured}
+    wrong = {length: first for length, first in firsts.items() if first is not None}
     return ParityResult(
         prefill=prefill,
         decode=decode,
@@ -184,6 +193,7 @@ def judge(prefill: str, decode: str, measured: Sequence[Comparison] | str, toler
         tolerance=round(tolerance, 6),
         max_difference=round(max(differences), 6),
         mean_difference=round(sum(differences) / len(differences), 6),
-        first_wrong=min(wrong, default=None),
+        first_wrong=min(wrong.values(), default=None),
+        wrong_prompts=tuple(wrong),
         fastest_s=round(min(one.seconds for one in measured), 3),
     )

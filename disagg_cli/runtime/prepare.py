@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from disagg_cli.connector import overlay
+from disagg_cli.connector import overlay, witness
 from disagg_cli.connector.releases import choose_release
 from disagg_cli.engine import aggregated
 from disagg_cli.engine.commands import Command, Machine, Machines, router_command, worker_commands
@@ -129,6 +129,7 @@ def prepare_deployment(config: Path, deployment: Deployment) -> Prepared:
     plans = _plans(deployment, facts)
     if any(plan.overlay for plan in plans):
         deployment = with_env(deployment, "prefill", {overlay.ENABLE: "1"})
+    deployment = with_env(deployment, "decode", {witness.ENABLE: "1"})
     machines = _guess(deployment)
     return Prepared(
         config=config,

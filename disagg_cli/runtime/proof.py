@@ -4,16 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from disagg_cli.connector import witness
+from disagg_cli.connector.case import case_of
 from disagg_cli.errors import ProbeFailed
 from disagg_cli.findings.finding import Severity
-from disagg_cli.probe.diagnosis import UNKNOWN, Diagnosis, Evidence, diagnose
+from disagg_cli.findings.report import PlanReport, PoolReport
+from disagg_cli.kv.plan import SlicePlan
+from disagg_cli.probe.diagnosis import Diagnosis, Evidence, diagnose, suspect
 from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
+from disagg_cli.probe.queues import waiting
 from disagg_cli.probe.router import prove_router
 from disagg_cli.runtime.prepare import Prepared, parallelism
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.runtime.supervisor import indented, tail
 from disagg_cli.settings import Timeouts
+from disagg_cli.topology.deployment import Worker
 
 
 class Proof:
@@ -44,7 +50,7 @@ class Proof:
         failed = [result for result in results if not result.ok]
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.error}" for result in failed)
-            raise self._failure(f"{len(failed)} of {len(results)} pair(s) did not move KV: {what}", failed)
+            raise await self._failure(f"{len(failed)} of {len(results)} pair(s) did not move KV: {what}", failed)
         if not self.deployment.probe.parity:
             self._all_proven()
 
@@ -66,7 +72,9 @@ class Proof:
         failed = [result for result in results if not result.ok]
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.sentence()}" for result in failed)
-            raise self._failure(f"{len(failed)} of {len(results)} pair(s) failed the comparison of KV: {what}", failed)
+            raise await self._failure(
+                f"{len(failed)} of {len(results)} pair(s) failed the comparison of KV: {what}", failed
+            )
         self._all_proven()
 
     async def _router(self) -> None:
@@ -80,7 +88,7 @@ class Proof:
         for worker in self.deployment.workers:
             self.recorder.process_phase(worker.name, "proven")
 
-    def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
+    async def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
         """The plan's word first, then what both sides' logs say, then their last lines."""
         directory = self.recorder.directory
         causes = [
@@ -89,8 +97,9 @@ class Proof:
             for finding in plan.findings
             if finding.severity is Severity.ERROR
         ]
-        causes += [self._diagnosis(result) for result in failed if isinstance(result, PairResult)]
-        causes = [cause for cause in dict.fromkeys(causes) if cause != UNKNOWN] or [UNKNOWN]
+        causes += [cause for cause in [await self._cause(result) for result in failed] if cause]
+        causes = list(dict.fromkeys(causes))
+        causes = [cause for cause in causes if cause.known] or causes
         names = list(dict.fromkeys(name for result in failed for name in (result.prefill, result.decode)))
         logs = "\n".join(f"{name}, last lines:\n{indented(tail(directory.log(name)))}" for name in names)
         likely = "\n".join(f"likely cause: {cause.cause}" for cause in causes)
@@ -100,22 +109,43 @@ class Proof:
             fix="; ".join(dict.fromkeys(cause.fix for cause in causes)),
         )
 
-    def _diagnosis(self, result: PairResult) -> Diagnosis:
+    async def _cause(self, result: PairResult | ParityResult) -> Diagnosis | None:
+        """Why a pair did not move KV, or what its wrong KV looks like."""
         workers = {worker.name: worker for worker in self.deployment.workers}
-        prefill, decode = parallelism(workers[result.prefill]), parallelism(workers[result.decode])
-        plan = self.prepared.plans[0]
-        pool = next((p for plan in self.prepared.plans for p in plan.pools if p.decode == decode), plan.pools[0])
+        prefill, decode = workers[result.prefill], workers[result.decode]
+        plan, pool = self._planned(prefill, decode)
+        case = case_of(plan.layout, plan.prefill, pool.decode)
+        if isinstance(result, ParityResult):
+            return suspect(result, case, pool.plan) if result.wrong_prompts else None
+        decode_log = _read(self.recorder.directory.log(decode.name))
         return diagnose(
             Evidence(
-                prefill_log=_read(self.recorder.directory.log(result.prefill)),
-                decode_log=_read(self.recorder.directory.log(result.decode)),
+                prefill_log=_read(self.recorder.directory.log(prefill.name)),
+                decode_log=decode_log,
                 prefill_done=result.prefill_done,
-                prefill_tp=prefill.attention_tp,
-                decode_tp=decode.attention_tp,
-                kv_heads=plan.layout.total_kv_heads,
-                senders=pool.plan.keys_expected if pool.plan else None,
+                prefill_tp=case.prefill_tp,
+                decode_tp=case.decode_tp,
+                kv_heads=case.kv_heads,
+                expected=_senders(pool.plan),
+                heard=witness.read(decode_log, result.room),
+                queues=await waiting(prefill, decode),
             )
         )
+
+    def _planned(self, prefill: Worker, decode: Worker) -> tuple[PlanReport, PoolReport]:
+        """The plan of a pair's pools."""
+        plan = next(plan for plan in self.prepared.plans if plan.prefill == parallelism(prefill))
+        return plan, next(pool for pool in plan.pools if pool.decode == parallelism(decode))
+
+
+def _senders(plan: SlicePlan | None) -> dict[int, tuple[int, ...]]:
+    """Decode rank -> the prefill ranks that report to it. With stages the keys are others, and none are given."""
+    if plan is None or plan.prefill.pp > 1:
+        return {}
+    senders: dict[int, tuple[int, ...]] = {}
+    for route in plan.routes:
+        senders[route.decode_rank] = (*senders.get(route.decode_rank, ()), route.prefill_rank)
+    return senders
 
 
 def _read(log: Path) -> str:

@@ -2,18 +2,30 @@
 
 import pytest
 
-from disagg_cli.probe.diagnosis import UNKNOWN, Evidence, diagnose
+from disagg_cli.connector.case import Case
+from disagg_cli.kv.layout import KVLayout
+from disagg_cli.kv.parallelism import Parallelism
+from disagg_cli.kv.plan import plan_slices
+from disagg_cli.probe.diagnosis import Evidence, diagnose, suspect
+from disagg_cli.probe.parity import ParityResult
 
 DIED = "AssertionError\n[TP0] prefill bootstrap_thread died on engine_rank=0; requests to this rank will time out"
 
 
 def evidence(**changes):
-    sizes = {"prefill_tp": 2, "decode_tp": 1, "kv_heads": 4, "senders": 2}
+    sizes = {"prefill_tp": 2, "decode_tp": 1, "kv_heads": 4, "expected": {0: (0, 1)}}
     return Evidence(**{"prefill_log": "", "decode_log": "", "prefill_done": False} | sizes | changes)
 
 
 def test_nothing_to_go_by():
-    assert diagnose(evidence()) == UNKNOWN
+    found = diagnose(evidence())
+    assert not found.known
+    assert found.cause == "unknown: neither side's log says why"
+
+
+def test_what_is_still_queued_is_said_also_where_the_cause_is_unknown():
+    found = diagnose(evidence(queues={"prefill-0 inflight": 1.0, "decode-0 transfer": 1.0, "decode-0 prealloc": 0.0}))
+    assert found.cause.endswith("(still queued: prefill-0 inflight 1, decode-0 transfer 1)")
 
 
 def test_replicated_on_both_sides():
@@ -44,3 +56,49 @@ def test_a_log_that_explains_comes_before_a_guess():
 
 def test_heartbeats():
     assert "heartbeats" in diagnose(evidence(decode_log="Lost connection with prefill instance (addr: x)")).cause
+
+
+def witnessed(*heard, **changes):
+    return diagnose(evidence(heard={0: heard} if heard else {}, **changes)).cause
+
+
+def test_completions_that_look_alike_are_told_from_lost_ones():
+    assert witnessed(0, 0, prefill_done=True) == (
+        "decode rank 0 heard 2 completions that look alike (from 0) and waits for prefill rank(s) 1"
+    )
+    assert "has not heard so from prefill rank(s) 1: their completions are lost" in witnessed(0, prefill_done=True)
+
+
+def test_a_sender_that_has_not_finished():
+    assert witnessed(1) == "prefill rank(s) 0 have not finished sending to decode rank 0"
+    assert witnessed(1, queues={"prefill-0 inflight": 1.0}).endswith("(still queued: prefill-0 inflight 1)")
+
+
+def test_all_were_heard():
+    assert witnessed(0, 1) == "every decode rank heard from all its senders, and decode does not answer"
+
+
+def parity(*wrong):
+    return ParityResult(prefill="p", decode="d", tolerance=0.005, prompts=(15, 56, 517), wrong_prompts=wrong)
+
+
+def suspected(p, d, t, *wrong):
+    plan = plan_slices(
+        KVLayout(name="m", total_kv_heads=t, num_layers=1, head_dim=1), Parallelism(tp=p), Parallelism(tp=d)
+    )
+    return suspect(parity(*wrong), Case(prefill_tp=p, decode_tp=d, kv_heads=t), plan).cause
+
+
+def test_heads_at_the_wrong_place_name_the_class_and_the_right_place():
+    assert suspected(2, 1, 4, 15, 56, 517) == (
+        "every prompt is wrong: suspect heads at the wrong place, as class B (P > D = 1, T >= P) cuts them. "
+        "Right would be, for decode rank 0: heads 0-1 from prefill rank 0 at 0; heads 2-3 from prefill rank 1 at 2"
+    )
+
+
+def test_equal_sizes_cut_no_heads():
+    assert "class A (P = D) moves whole rows" in suspected(2, 2, 4, 15, 56, 517)
+
+
+def test_only_long_prompts_point_to_pages_not_heads():
+    assert suspected(2, 1, 4, 56, 517).startswith("only prompts of 56 tokens and more are wrong: pages")
