@@ -11,7 +11,8 @@ from disagg_cli.runtime.drill import Drill
 
 def drill_line(drill: Drill) -> RenderableType:
     """One drill that has just ended."""
-    return Text.assemble(_verdict(drill), f"  {drill.fault}: {drill.found} ({drill.seconds:.1f} s)")
+    cause = f"\n    cause {drill.cause}" if drill.cause else ""
+    return Text.assemble(_verdict(drill), f"  {drill.fault}: {drill.found} ({drill.seconds:.1f} s){cause}")
 
 
 def drill_table(drills: Sequence[Drill]) -> RenderableType:

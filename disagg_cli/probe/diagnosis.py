@@ -185,7 +185,7 @@ def suspect(parity: ParityResult, case: Case, plan: SlicePlan | None) -> Diagnos
         if route.decode_rank == rank
     )
     return Diagnosis(
-        cause=f"every prompt is wrong: suspect heads at the wrong place, as {name} cuts them. "
+        cause=f"every prompt is wrong, the shortest too: suspect heads at the wrong place, as {name} cuts them. "
         f"Right would be, for decode rank {rank}: {slices}",
         fix="run `disagg connector verify` where the workers run: it holds their slicing code against the plan",
     )

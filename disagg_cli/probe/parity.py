@@ -101,8 +101,11 @@ class ParityResult:
 
 
 def prompt_lengths(page_size: int, chunk: int | None) -> tuple[int, ...]:
-    """Lengths at a transfer's edges: below a page, across pages, across a prefill chunk where there is one."""
-    lengths = [max(3, page_size - 1), max(40, 3 * page_size + page_size // 2)]
+    """Lengths at a transfer's edges: at most a page, across pages, across a prefill chunk where there is one.
+
+    A prompt within one page tells lost pages from misplaced heads.
+    """
+    lengths = [max(1, page_size - 1), max(40, 3 * page_size + page_size // 2)]
     if chunk and 0 < chunk <= 8192:
         lengths.append(chunk + max(5, page_size // 2))
     return tuple(lengths)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -25,16 +26,18 @@ from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import EvalSpec
 
 HEALTHY = "none"
+_CAUSE = re.compile(r"^likely cause: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drill:
-    """One launch with one fault. found: what the proof said; seconds: from its first request to that."""
+    """One launch with one fault. found: what the proof said; cause: why; seconds: from its first request to that."""
 
     fault: str
     what: str
     expected: str
     found: str
+    cause: str
     seconds: float
     ok: bool
     run: str
@@ -105,6 +108,7 @@ def _result(directory: RunDir, fault: Fault | None, error: DisaggError | None) -
         what=fault.what if fault else "a healthy deployment",
         expected=fault.shows if fault else "proven",
         found=found,
+        cause="; ".join(_CAUSE.findall(error.what)) if error else "",
         seconds=_proof_seconds(directory),
         ok=isinstance(error, ProbeFailed) and _shown(directory) in SEEN_AS[fault.shows] if fault else error is None,
         run=directory.path.name,

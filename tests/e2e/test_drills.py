@@ -14,6 +14,12 @@ EXPECTED = {
     "lose-completion": "hang",
     "delay-completion": "late",
 }
+CAUSE = {
+    "swap-heads": "suspect heads at the wrong place, as class B",
+    "drop-page": "pages or chunks are lost or misplaced, heads are not",
+    "same-key": "look alike (from 0) and waits for prefill rank(s) 1",
+    "lose-completion": "has not heard so from prefill rank(s) 1: their completions are lost",
+}
 
 
 @pytest.mark.timeout(900)
@@ -24,3 +30,6 @@ def test_every_drill(environment, tmp_path):
     assert {one["fault"]: one["expected"] for one in drills} == EXPECTED
     assert done.returncode == 0, done.stderr
     assert all(one["ok"] for one in drills)
+    causes = {one["fault"]: one["cause"] for one in drills}
+    assert not causes["none"]
+    assert [fault for fault, said in CAUSE.items() if said not in causes[fault]] == []

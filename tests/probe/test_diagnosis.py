@@ -91,8 +91,9 @@ def suspected(p, d, t, *wrong):
 
 def test_heads_at_the_wrong_place_name_the_class_and_the_right_place():
     assert suspected(2, 1, 4, 15, 56, 517) == (
-        "every prompt is wrong: suspect heads at the wrong place, as class B (P > D = 1, T >= P) cuts them. "
-        "Right would be, for decode rank 0: heads 0-1 from prefill rank 0 at 0; heads 2-3 from prefill rank 1 at 2"
+        "every prompt is wrong, the shortest too: suspect heads at the wrong place, as class B (P > D = 1, T >= P) "
+        "cuts them. Right would be, for decode rank 0: heads 0-1 from prefill rank 0 at 0; heads 2-3 from prefill "
+        "rank 1 at 2"
     )
 
 

@@ -1,0 +1,67 @@
+"""What differences of log-probabilities say of a pair."""
+
+import math
+
+import pytest
+
+from disagg_cli.probe.parity import (
+    LATE_S,
+    Comparison,
+    judge,
+    prompt_lengths,
+    tolerance_of,
+)
+
+
+def prompt(tokens, *differences, seconds=1.0):
+    return Comparison(prompt_tokens=tokens, seconds=seconds, differences=differences)
+
+
+def test_rounding_is_right():
+    found = judge("p", "d", [prompt(15, 1e-6, 2e-5), prompt(56, 0.0, 4e-6)], 0.005)
+    assert found.ok
+    assert (found.max_difference, found.wrong_prompts) == (0.00002, ())
+    assert found.sentence().startswith("KV right, differences of 2e-05 at most")
+
+
+def test_the_first_wrong_token_and_the_prompts_are_named():
+    found = judge("p", "d", [prompt(15, 0.0, 0.0, 0.0), prompt(56, 0.0, 0.0, 7.5), prompt(517, 0.0, 3.0, 8.0)], 0.005)
+    assert not found.ok
+    assert (found.first_wrong, found.wrong_prompts) == (1, (56, 517))
+    assert found.sentence().startswith("KV WRONG from token 1 on")
+
+
+def test_a_log_probability_that_is_no_number_is_wrong():
+    assert judge("p", "d", [prompt(15, 0.0, math.nan)], 2.0).first_wrong == 1
+
+
+def test_one_late_prompt_is_noise_and_all_late_are_a_fault():
+    late = LATE_S + 1
+    assert judge("p", "d", [prompt(15, 0.0, seconds=late), prompt(56, 0.0)], 0.005).ok
+    assert judge("p", "d", [prompt(15, 0.0, seconds=late), prompt(56, 0.0, seconds=late)], 0.005).late
+
+
+def test_what_came_instead_of_an_answer():
+    found = judge("p", "d", "no answer within 5 s", 0.005)
+    assert (found.ok, found.sentence()) == (False, "no answer within 5 s")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "floor", "tolerance"),
+    [
+        ("float32", 0.0, 0.005),  # decode's kernels may round more than prefill's own
+        ("float32", 0.001, 0.02),
+        ("bfloat16", 0.01, 0.5),
+        ("fp8_e4m3", 0.06, 1.2),
+        ("bfloat16", 1.0, 2.0),  # so loud a floor must not hide two swapped heads
+    ],
+)
+def test_the_tolerance_follows_the_noise_floor_within_bounds(dtype, floor, tolerance):
+    assert tolerance_of(dtype, floor) == pytest.approx(tolerance)
+
+
+def test_prompts_lie_at_the_edges_of_pages_and_chunks():
+    assert prompt_lengths(1, 512) == (1, 40, 517)
+    assert prompt_lengths(64, 8192) == (63, 224, 8224)
+    assert prompt_lengths(16, None) == (15, 56)
+    assert prompt_lengths(16, -1) == (15, 56)  # chunking is off
