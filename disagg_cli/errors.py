@@ -10,7 +10,8 @@ DisaggError                 1  a bug in disagg, or something nobody foresaw
 └── Interrupted           130  Ctrl-C or SIGTERM
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class DisaggError(Exception):
@@ -18,11 +19,15 @@ class DisaggError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, fix: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
         self.fix = fix
+        self.details = details or {}
+        """More for programs: keys of the error's JSON document."""
 
 
 class UsageError(DisaggError):

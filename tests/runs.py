@@ -7,6 +7,7 @@ from pathlib import Path
 
 from disagg_cli.executors import sessions
 from disagg_cli.runtime import rundir
+from disagg_cli.runtime.phases import Phase
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
 
 SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
@@ -19,10 +20,12 @@ def gone() -> int:
     return child.pid
 
 
-def process(name: str, pid: int | None = None, born: float | None = None) -> ProcessState:
+def process(name: str, pid: int | None = None, born: float | None = None, phase: Phase = "waiting") -> ProcessState:
     """A process of a run, as it is on record."""
     at = born if born is not None else sessions.born(pid) if pid else 0.0
-    return ProcessState(name=name, role=name.partition("-")[0], url="http://127.0.0.1:1", log="", pid=pid, born=at)
+    return ProcessState(
+        name=name, role=name.partition("-")[0], url="http://127.0.0.1:1", log="", pid=pid, born=at, phase=phase
+    )
 
 
 def a_run(*processes: ProcessState, name: str = "demo", supervisor: int | None = None) -> Recorder:

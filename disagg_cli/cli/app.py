@@ -21,7 +21,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(check.check, plan.plan, launch.launch, status.status, status.logs, status.stop, probe.probe, drill.drill),
+    *(check.check, plan.plan, launch.launch, status.status, status.ps, status.logs, status.stop),
+    *(probe.probe, drill.drill),
     *(explain.explain, schema.schema, models.models),
 )
 for command in COMMANDS:

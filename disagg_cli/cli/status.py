@@ -1,4 +1,4 @@
-"""`disagg status`: what a run is doing."""
+"""`disagg status`, `ps`, `logs` and `stop`: what runs are doing, from any terminal."""
 
 from typing import Annotated
 
@@ -7,14 +7,38 @@ import typer
 from disagg_cli.cli.options import Json, Run
 
 
-def status(run: Run = None, as_json: Json = False) -> None:
+def status(
+    run: Run = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the run has ended.")] = False,
+    as_json: Json = False,
+) -> None:
     """Show what the last run, or another one, is doing."""
-    from disagg_cli.console.launch_view import status_table
-    from disagg_cli.console.sink import show
+    from disagg_cli.console.sink import console, show
+    from disagg_cli.console.status_view import show_watched, status_table
     from disagg_cli.runtime import control, rundir
 
-    now = control.status(rundir.find(run))
-    show(status_table(now), now.document(), as_json=as_json)
+    directory = rundir.find(run)
+    now = show_watched(control.watch(directory), console(as_json=as_json)) if watch else control.status(directory)
+    if as_json or not watch:
+        show(status_table(now), now.document(), as_json=as_json)
+
+
+def ps(
+    ended: Annotated[bool, typer.Option("--all", "-a", help="Also runs that have ended.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="End what is left of runs whose supervisor is gone; keep their records.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the runs of this machine: what they do, since when, and who has lost their supervisor."""
+    from disagg_cli.console.sink import show
+    from disagg_cli.console.status_view import runs_table
+    from disagg_cli.runtime import listing
+
+    cleaned = listing.clean() if clean else ()
+    found = listing.runs(ended=ended)
+    document = {"schema": "disagg.ps/1", "runs": [one.document() for one in found], "cleaned": list(cleaned)}
+    show(runs_table(found, cleaned), document, as_json=as_json)
 
 
 def logs(
@@ -22,13 +46,23 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many last lines of each log.")] = 20,
     run: Run = None,
+    as_json: Json = False,
 ) -> None:
     """Show the logs of a run's processes."""
-    from disagg_cli.console.launch_view import print_log_line
+    from disagg_cli.console.sink import write_json
+    from disagg_cli.console.status_view import print_log_line
+    from disagg_cli.errors import UsageError
     from disagg_cli.runtime import control, rundir
 
+    if follow and as_json:
+        raise UsageError("--json prints one document, and --follow has no end", fix="leave one of them out")
     directory = rundir.find(run)
-    for name, line in control.read_logs(directory, worker, lines=lines, follow=follow):
+    found = control.read_logs(directory, worker, lines=lines, follow=follow)
+    if as_json:
+        shown = [{"process": name, "line": line} for name, line in found]
+        write_json({"schema": "disagg.logs/1", "run": directory.path.name, "lines": shown})
+        return
+    for name, line in found:
         print_log_line(name, line, prefix=worker is None)
 
 
@@ -42,4 +76,5 @@ def stop(run: Run = None, as_json: Json = False) -> None:
     text = f"{directory.path.name} has ended"
     if leftovers:
         text += f"; its supervisor was gone, so these were killed: {', '.join(leftovers)}"
-    show(text, control.summary(directory) | {"leftovers": list(leftovers)}, as_json=as_json)
+    document = control.summary(directory) | {"schema": "disagg.stop/1", "leftovers": list(leftovers)}
+    show(text, document, as_json=as_json)

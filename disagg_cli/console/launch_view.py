@@ -1,7 +1,6 @@
 """What a launch shows: the plan, the commands, a live table of its processes, and where everything is at the end."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator
 
@@ -12,23 +11,12 @@ from rich.text import Text
 
 from disagg_cli.console.eval_view import compare_view, eval_view
 from disagg_cli.console.plan_view import findings_view, plan_view
+from disagg_cli.console.status_view import phase_text, process_table, troubles
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
-from disagg_cli.runtime.control import Status
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import Recorder, RunState
-
-COLOURS = {
-    "waiting": "dim",
-    "starting": "yellow",
-    "loading": "yellow",
-    "healthy": "cyan",
-    "proven": "green",
-    "failed": "bold red",
-    "stopped": "dim",
-}
-SHOWN = {"proven": "KV proven"}
 
 
 def show_plan(prepared: Prepared, out: Console) -> None:
@@ -81,34 +69,12 @@ class LaunchView:
 
 
 def _table(state: RunState) -> RenderableType:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("process", "phase", "for", "address"):
-        table.add_column(heading, justify="right" if heading == "for" else "left")
-    now = time.time()
+    table = process_table("address")
     for process in state.processes.values():
-        colour = COLOURS[process.phase]
-        phase = f"[{colour}]{SHOWN.get(process.phase, process.phase)}[/]"
-        table.add_row(process.name, phase, f"{now - process.since:.0f} s", Text(process.url))
+        table.add_row(process.name, phase_text(process.phase), f"{state.age(process):.0f} s", Text(process.url))
     waiting = f"waiting for {state.waiting_for}, " if state.waiting_for else ""
-    return Group(table, Text(f"{state.phase}: {waiting}{now - state.since:.0f} s", style="bold"))
-
-
-def status_table(status: Status) -> RenderableType:
-    """The table of `disagg status`."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("process", "phase", "for", "pid", "address"):
-        table.add_column(heading)
-    state = status.state
-    for process in state["processes"]:
-        colour, age = COLOURS[process["phase"]], time.time() - process["since"]
-        phase = f"[{colour}]{SHOWN.get(process['phase'], process['phase'])}[/]"
-        table.add_row(process["name"], phase, f"{age:.0f} s", str(process["pid"] or ""), Text(process["url"]))
-    heading = f"{state['run']}: {status.phase}"
-    if status.phase == "ended":
-        heading += f", exit code {state['exit_code']}: {state['reason']}"
-    if status.phase == "lost":
-        heading += ", its supervisor is gone; `disagg stop` ends what is left"
-    return Group(Text(heading, style="bold"), Text(f"router {state['url']}"), table)
+    doing = Text(f"{state.phase}: {waiting}{state.age(state):.0f} s", style="bold")
+    return Group(table, doing, *troubles(state.disk))
 
 
 def where_everything_is(directory: RunDir) -> RenderableType:
@@ -120,9 +86,3 @@ def where_everything_is(directory: RunDir) -> RenderableType:
     rows.add_row("eval", "disagg eval gsm8k")
     rows.add_row("stop", "disagg stop, or Ctrl-C where it was launched")
     return rows
-
-
-def print_log_line(process: str, line: str, *, prefix: bool) -> None:
-    """Print one line of a log on stdout, as it is."""
-    sys.stdout.write(f"{process:<12} | {line}\n" if prefix else f"{line}\n")
-    sys.stdout.flush()

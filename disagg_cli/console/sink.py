@@ -52,5 +52,6 @@ def show_error(error: DisaggError, *, as_json: bool) -> None:
                 "what": error.what,
                 "where": error.where,
                 "fix": error.fix,
+                **error.details,
             }
         )

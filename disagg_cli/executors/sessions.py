@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -15,11 +16,16 @@ def members(session: int) -> tuple[int, ...]:
 
 
 def born(pid: int) -> float:
-    """When a process started, in seconds since the epoch; 0 if it is gone."""
+    """When a process started, in seconds since the boot; 0 if it is gone.
+
+    Not since the epoch: the kernel keeps no such time, and whoever computes it gets another one once the clock is set.
+    Source: proc(5), /proc/PID/stat, field 22, in clock ticks; a command's name before it may hold anything.
+    """
     try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
         return 0.0
+    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def same_process(pid: int, born_at: float) -> bool:

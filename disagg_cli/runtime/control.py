@@ -3,10 +3,11 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import Handle, Site
 from disagg_cli.executors.registry import make
+from disagg_cli.runtime import disk, shared_memory
+from disagg_cli.runtime.clock import age
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
 
@@ -22,14 +25,21 @@ STOP_S = ON_CPU.grace + ON_CPU.gone + 6.0
 """What a supervisor may need to end its processes, and some time of its own."""
 KILL_S = 3.0
 FOLLOW_S = 0.2
+WATCH_S = 0.5
+MOST_AT_ONCE = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """A run as its state.json tells it, and whether the process that supervises it is still there."""
+    """A run as its state.json tells it, and whether the process that supervises it is still there.
+
+    elsewhere: another machine supervises it, so that only its own word tells. disk: what is wrong with its disk.
+    """
 
     state: dict[str, Any]
     supervised: bool
+    elsewhere: bool = False
+    disk: str = ""
 
     @property
     def phase(self) -> str:
@@ -37,9 +47,27 @@ class Status:
         phase = str(self.state["phase"])
         return phase if self.supervised or phase == "ended" else "lost"
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing will happen any more by itself."""
+        return self.phase in ("ended", "lost")
+
+    def age(self, of: Mapping[str, Any] | None = None) -> float:
+        """Seconds since the run, or this process of it, entered its phase."""
+        entered = of or self.state
+        return age(entered["since"], entered.get("clock", 0.0), self.state.get("boot", ""))
+
     def document(self) -> dict[str, Any]:
         """The status as JSON."""
-        return {**self.state, "schema": "disagg.status/1", "phase": self.phase, "supervised": self.supervised}
+        return {
+            **self.state,
+            "schema": "disagg.status/1",
+            "phase": self.phase,
+            "supervised": self.supervised,
+            "age_s": round(self.age(), 1),
+            "disk": self.disk,
+            "processes": [{**one, "age_s": round(self.age(one), 1)} for one in self.state["processes"]],
+        }
 
 
 def status(run: RunDir) -> Status:
@@ -47,13 +75,32 @@ def status(run: RunDir) -> Status:
     state = run.read("state.json")
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
-    return Status(state=state, supervised=sessions.same_process(state["pid"], state["born"]))
+    elsewhere = state.get("host", socket.gethostname()) != socket.gethostname()
+    full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
+    return Status(
+        state=state,
+        supervised=elsewhere or sessions.same_process(state["pid"], state["born"]),
+        elsewhere=elsewhere,
+        disk=state.get("disk") or (f"disk full: {run.path}" if full else ""),
+    )
+
+
+def watch(run: RunDir) -> Iterator[Status]:
+    """Yield what a run is doing, again and again, the last time when it is over."""
+    while True:
+        now = status(run)
+        yield now
+        if now.over:
+            return
+        time.sleep(WATCH_S)
 
 
 def stop(run: RunDir) -> tuple[str, ...]:
     """End a run and wait until all its processes are gone. Return the names of those that outlived its supervisor."""
     now = status(run)
-    if now.supervised:
+    if now.elsewhere and now.phase != "ended":
+        raise UsageError(f"{run.path.name} is supervised on {now.state['host']}", fix="run `disagg stop` there")
+    if now.supervised and not now.elsewhere:
         sessions.send(now.state["pid"], signal.SIGTERM)
         if not _gone(now.state["pid"], now.state["born"], within=STOP_S):
             sessions.send(now.state["pid"], signal.SIGKILL)
@@ -96,6 +143,7 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
         await asyncio.gather(*map(executor.collect, handles))
     finally:
         await executor.close()
+    shared_memory.remove(name for process in status(run).state["processes"] for name in process.get("segments", ()))
     return tuple(found)
 
 
@@ -123,28 +171,34 @@ def read_logs(run: RunDir, process: str | None, *, lines: int, follow: bool) -> 
 
     Logs that appear later, such as the router's, are followed as well. UsageError if there is no log of `process`.
     """
-    places: dict[Path, int] = {}
+    places: dict[int, int] = {}  # by inode: a process that is started again gets a new log of the same name
     for log in logs_of(run, process):
-        text, places[log] = _new_text(log, 0)
+        found = log.stat()
+        text, places[found.st_ino] = _new_text(log, max(0, found.st_size - MOST_AT_ONCE), most=MOST_AT_ONCE)
         yield from ((log.stem, line) for line in text.splitlines()[-lines:] if lines)
     while follow:
-        over = status(run).phase in ("ended", "lost")  # asked before the last look, so that no line is missed
+        over = status(run).over  # asked before the last look, so that no line is missed
         for log in logs_of(run, process):
-            text, places[log] = _new_text(log, places.get(log, 0), unfinished=over)
+            found = log.stat()
+            place = min(places.get(found.st_ino, 0), found.st_size)
+            text, places[found.st_ino] = _new_text(log, place, unfinished=over)
             yield from ((log.stem, line) for line in text.splitlines())
         if over:
             return
         time.sleep(FOLLOW_S)
 
 
-def _new_text(log: Path, start: int, *, unfinished: bool = False) -> tuple[str, int]:
-    """Whole lines after `start`, and where they end; with `unfinished` also a last line that no newline ends."""
+def _new_text(log: Path, start: int, *, unfinished: bool = False, most: int = -1) -> tuple[str, int]:
+    """Whole lines after `start`, and where they end; with `unfinished` also a last line that no newline ends.
+
+    What the supervisor has freed of a log that is too long reads as NUL bytes, and is left out.
+    """
     with log.open("rb") as file:
         file.seek(start)
-        data = file.read()
+        data = file.read(most)
     if not unfinished:
         data = data[: data.rfind(b"\n") + 1]
-    return data.decode(errors="replace"), start + len(data)
+    return data.replace(b"\0", b"").decode(errors="replace"), start + len(data)
 
 
 def start_detached(config: Path, run: RunDir, flags: Sequence[str]) -> subprocess.Popen[bytes]:

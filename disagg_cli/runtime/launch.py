@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +23,19 @@ from disagg_cli.evals.run import Progress, run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.executors.protocol import Executor
 from disagg_cli.rehearsal.synthetic import materialize
-from disagg_cli.runtime import hosts, rundir
+from disagg_cli.runtime import hosts, logs, restart, rundir
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.proof import Proof
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
-from disagg_cli.runtime.supervisor import Supervisor
+from disagg_cli.runtime.supervisor import ProcessDied, Supervisor
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.spec import GsmSpec
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MOST_OF_A_START = 4 << 20
+"""Bytes of a worker's log from its start to its health."""
 LAST_LOOK_S = 0.5
 """After a failure, how long to see whether a process died: then that is what failed."""
 
@@ -122,6 +125,8 @@ class Launch:
         self.stop_asked = asyncio.Event()
         self.hurry = asyncio.Event()
         self.eval_error: DisaggError | None = None
+        self.gang = [command.name for command in (*prepared.workers, prepared.router)]
+        self.restarts: list[float] = []
 
     async def run(self) -> None:
         """Do all of it, and leave no process behind however it ends."""
@@ -140,7 +145,7 @@ class Launch:
         async with self._executor() as executor:
             supervisor = Supervisor(executor, self.recorder, self.timeouts)
             try:
-                await self._until_stopped(self._sequence(executor, supervisor), supervisor.watch())
+                await self._keep_up(executor, supervisor)
             except LaunchFailed:
                 self.hurry.set()  # a peer of a dead worker has nothing to drain: its requests cannot end
                 raise
@@ -148,12 +153,56 @@ class Launch:
                 self.recorder.ending = True
                 self.recorder.run_phase("stopping", "every process to end")
                 left = await supervisor.stop(self.hurry)
-                await asyncio.gather(*map(executor.collect, supervisor.handles.values()), return_exceptions=True)
                 self.recorder.event("stop", f"still running after SIGKILL: {', '.join(left)}" if left else "all ended")
         if left:
             raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
         if self.eval_error:
             raise self.eval_error
+
+    async def _keep_up(self, executor: Executor, supervisor: Supervisor) -> None:
+        """Do all of it, and again from the start of the gang on where a process dies and the topology wants that."""
+        step = self._sequence(executor, supervisor)
+        while True:
+            try:
+                return await self._until_stopped(step, supervisor.watch())
+            except ProcessDied as death:
+                pause = self._pause(death.crash.process)
+                if pause is None:
+                    raise
+                step = self._start_again(supervisor, death.crash.process, pause)
+
+    def _pause(self, dead: str) -> float | None:
+        """How long to wait before another start; None where there is none. What has never served would fail again."""
+        spec = self.deployment.restart
+        served = self.recorder.state.phase == "serving" or self.restarts
+        if spec.policy == "never" or not served or dead not in self.gang:
+            return None
+        now = time.monotonic()
+        pause = restart.pause(spec, self.restarts, now)
+        if pause is None:
+            self.recorder.event("restart", f"no more restarts: {spec.times} within {spec.within_s:.0f} s")
+        else:
+            self.restarts.append(now)
+        return pause
+
+    async def _start_again(self, supervisor: Supervisor, dead: str, pause: float) -> None:
+        """End the router, so that no more requests come in, then the gang; start both again, and prove them."""
+        names = ["router"] if dead == "router" else self.gang
+        what = "the router" if dead == "router" else "all prefill and decode workers"
+        self.recorder.restarting(f"{what} to start again after {dead} died, in {pause:.0f} s")
+        at_once = asyncio.Event()
+        at_once.set()  # nothing to drain: a request needs both sides of its pair
+        for some in (["router"], [name for name in names if name != "router"]):
+            if left := await supervisor.end(some, at_once):
+                raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
+        self.recorder.again(names)
+        await asyncio.sleep(pause)
+        if dead != "router":
+            await self._start_workers(supervisor)
+        await supervisor.start([self.prepared.router])
+        proof = Proof(self.prepared, self.recorder, self.timeouts)
+        await (proof.of_router() if dead == "router" else proof.obtain())
+        await self._serve()
 
     async def _until_stopped(self, sequence: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
         """Run until the sequence ends or fails, a process dies, or a stop is asked for."""
@@ -180,17 +229,23 @@ class Launch:
         if self.deployment.model.synthetic:
             folder = materialize(self.deployment.model.synthetic, rundir.cache() / "synthetic")
             await executor.provide(self.deployment.hosts, folder)
-        self.recorder.run_phase("starting", "workers to be healthy")
-        await supervisor.start(self.prepared.workers)
-        await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
-        self._require_overlay()
+        await self._start_workers(supervisor)
         await supervisor.start([self.prepared.router])  # it needs healthy workers, and starts while pairs are proven
         await Proof(self.prepared, self.recorder, self.timeouts).obtain()
         await self._evaluate(supervisor)
         if not self.options.exit_after_eval:
-            self.recorder.run_phase("serving")
-            self.view.serving()
-            await asyncio.Event().wait()
+            await self._serve()
+
+    async def _start_workers(self, supervisor: Supervisor) -> None:
+        self.recorder.run_phase("starting", "workers to be healthy")
+        await supervisor.start(self.prepared.workers)
+        await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
+        self._require_overlay()
+
+    async def _serve(self) -> None:
+        self.recorder.run_phase("serving")
+        self.view.serving()
+        await asyncio.Event().wait()
 
     def _settled(self, prepared: Prepared) -> None:
         """It is known now where everything runs."""
@@ -218,7 +273,8 @@ class Launch:
         """See in the logs that the overlay which the plan counts on is there, and fail if it is not."""
         for worker in self.deployment.role("prefill") if self.prepared.overlay else ():
             log = self.recorder.directory.log(worker.name)
-            lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(overlay.PREFIX)]
+            said_first = str(logs.read(log, 0, MOST_OF_A_START), errors="replace").splitlines()
+            lines = [line for line in said_first if line.startswith(overlay.PREFIX)]
             if not any(line.startswith(overlay.LOADED) for line in lines):
                 said = lines[-1] if lines else "its log says nothing of it"
                 raise LaunchFailed(

@@ -1,7 +1,6 @@
 """Why a deployment may call itself ready: KV moved between every pair, it was the right KV, and the router answers."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from disagg_cli.connector import witness
@@ -15,11 +14,14 @@ from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
 from disagg_cli.probe.queues import waiting
 from disagg_cli.probe.router import prove_router
+from disagg_cli.runtime.logs import indented, last_text, tail
 from disagg_cli.runtime.prepare import Prepared, parallelism
 from disagg_cli.runtime.state import Recorder
-from disagg_cli.runtime.supervisor import indented, tail
 from disagg_cli.settings import Timeouts
 from disagg_cli.topology.deployment import Worker
+
+MOST_OF_A_LOG = 4 << 20
+"""Bytes in which the cause of a failed transfer is looked for."""
 
 
 class Proof:
@@ -40,7 +42,13 @@ class Proof:
                 await self._parity()
             await self._router()
         finally:
-            self.recorder.directory.write("probe.json", self.document)
+            self.recorder.write("probe.json", self.document)
+
+    async def of_router(self) -> None:
+        """Prove a router that has been started anew in front of workers that are proven. ProbeFailed as above."""
+        self.document = self.recorder.directory.read("probe.json") or self.document
+        await self._router()
+        self.recorder.write("probe.json", self.document)
 
     async def _transfers(self) -> None:
         pairs = self.deployment.pairs
@@ -117,10 +125,10 @@ class Proof:
         case = case_of(plan.layout, plan.prefill, pool.decode)
         if isinstance(result, ParityResult):
             return suspect(result, case, pool.plan) if result.wrong_prompts else None
-        decode_log = _read(self.recorder.directory.log(decode.name))
+        decode_log = last_text(self.recorder.directory.log(decode.name), MOST_OF_A_LOG)
         return diagnose(
             Evidence(
-                prefill_log=_read(self.recorder.directory.log(prefill.name)),
+                prefill_log=last_text(self.recorder.directory.log(prefill.name), MOST_OF_A_LOG),
                 decode_log=decode_log,
                 prefill_done=result.prefill_done,
                 prefill_tp=case.prefill_tp,
@@ -146,10 +154,3 @@ def _senders(plan: SlicePlan | None) -> dict[int, tuple[int, ...]]:
     for route in plan.routes:
         senders[route.decode_rank] = (*senders.get(route.decode_rank, ()), route.prefill_rank)
     return senders
-
-
-def _read(log: Path) -> str:
-    try:
-        return log.read_text(errors="replace")
-    except OSError:
-        return ""

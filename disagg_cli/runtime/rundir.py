@@ -1,6 +1,7 @@
 """The directory of a run: what was planned, what was started, what happened. Nothing in it is needed to stop a run but
 state.json."""
 
+import errno
 import json
 import os
 import tempfile
@@ -40,9 +41,13 @@ class RunDir:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file so that a reader never sees half of it."""
         handle, draft = tempfile.mkstemp(dir=self.path, prefix=f".{name}-")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(draft).rename(self.path / name)
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            Path(draft).rename(self.path / name)
+        except OSError:
+            Path(draft).unlink(missing_ok=True)
+            raise
 
     def read(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the run; empty if it is not there."""
@@ -53,9 +58,13 @@ class RunDir:
         return document
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Append one line to a JSON-lines file."""
-        with (self.path / name).open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        """Append one line to a JSON-lines file: all of it, or, where the disk is full, nothing of it and OSError."""
+        line = json.dumps(record).encode() + b"\n"
+        with (self.path / name).open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            if file.write(line) < len(line):
+                file.truncate(before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / name))
 
 
 def home() -> Path:

@@ -1,24 +1,46 @@
-"""The processes of a run: start them, notice when one dies, end them all."""
+"""The processes of a run: start them, notice when one dies and say why, end them all."""
 
 import asyncio
 import contextlib
-import re
-import signal
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Executor, Handle
+from disagg_cli.runtime import disk, kernel, logs, shared_memory
+from disagg_cli.runtime.crash import Crash, Evidence, cause_of, ending
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.settings import Timeouts
 
-LOADING_MARKS = (b"Init torch distributed begin", b"Load weight begin")
-CRASH_MARK = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}|SIGQUIT received")
-"""Lines of SGLang's log (0.5.23: utils/watchdog.py; managers/tokenizer_manager.py, where another rank notices)."""
+LINES = 8
+HOUSEKEEPING_S = 1.0
+"""Between two looks at the disk and the sizes of logs."""
+
+
+class ProcessDied(LaunchFailed):
+    """A process of the run has ended by itself."""
+
+    def __init__(self, crash: Crash) -> None:
+        super().__init__(crash.text(), where=crash.log, fix=crash.fix, details={"crash": crash.document()})
+        self.crash = crash
+
+
+@dataclass(slots=True)
+class _Owned:
+    """A process that has been started, its log, and how often the OOM killer had struck before.
+
+    ending: it is being ended on purpose, so that its end is no death.
+    """
+
+    command: Command
+    handle: Handle
+    log: logs.Log
+    kills_before: int = field(default_factory=kernel.oom_kills)
+    ending: bool = False
 
 
 class Supervisor:
@@ -28,26 +50,39 @@ class Supervisor:
         self.executor = executor
         self.recorder = recorder
         self.timeouts = timeouts
-        self.handles: dict[str, Handle] = {}
+        self._owned: dict[str, _Owned] = {}
+
+    @property
+    def handles(self) -> dict[str, Handle]:
+        """What has been started and has not been seen to be gone, by name."""
+        return {name: one.handle for name, one in self._owned.items()}
 
     async def start(self, commands: Sequence[Command]) -> None:
-        """Start processes side by side."""
+        """Start processes side by side. LaunchFailed says which one could not be started."""
         for command in commands:
-            handle = await self.executor.start(command, self.recorder.directory.log(command.name))
-            self.handles[command.name] = handle
+            path = self.recorder.directory.log(command.name)
+            logs.keep_older(path)
+            log = logs.Log(path)
+            try:
+                handle = await self.executor.start(command, path)
+            except LaunchFailed as error:
+                self.recorder.process_phase(command.name, "failed", error.what)
+                raise
+            self._owned[command.name] = _Owned(command, handle, log)
             self.recorder.started(handle)
 
     async def watch(self) -> None:
-        """Never return; raise LaunchFailed as soon as a process of the run has ended."""
+        """Never return; raise ProcessDied as soon as a process of the run has ended by itself."""
+        tidied = 0.0
         while True:
-            for handle in list(self.handles.values()):
-                code = await self.executor.poll(handle)
-                how = ending(code) if code is not None else _crashed_child(handle.log)
-                if how:
-                    self.recorder.process_phase(handle.name, "failed", how)
-                    raise LaunchFailed(
-                        f"{handle.name} died: {how}\n{indented(tail(handle.log))}", where=str(handle.log)
-                    )
+            for one in list(self._owned.values()):
+                code = await self.executor.poll(one.handle)
+                one.log.look()
+                if (code is not None or one.log.crashed) and not one.ending:
+                    raise ProcessDied(self._report(one, code))
+            if time.monotonic() - tidied >= HOUSEKEEPING_S:
+                tidied = time.monotonic()
+                self._tidy()
             await asyncio.sleep(self.timeouts.poll)
 
     async def healthy(self, urls: Mapping[str, str]) -> None:
@@ -59,19 +94,28 @@ class Supervisor:
             while waiting:
                 if time.monotonic() > deadline:
                     raise self._not_healthy(list(waiting))
-                self.recorder.state.waiting_for = f"/health of {', '.join(waiting)}"
+                self.recorder.state.waiting_for = f"/health of {_some(list(waiting))}"
                 answers = await asyncio.gather(*(_answers(session, f"{url}/health") for url in waiting.values()))
                 for name, answer in zip(list(waiting), answers, strict=True):
+                    self._owned[name].log.look()
                     if answer:
                         del waiting[name]
+                        self._note_segments(name)
                         self.recorder.process_phase(name, "healthy")
-                    elif any(mark in _read(self.handles[name].log) for mark in LOADING_MARKS):
+                    elif self._owned[name].log.loading:
                         self.recorder.process_phase(name, "loading")
                 await asyncio.sleep(self.timeouts.poll)
 
     async def stop(self, hurry: asyncio.Event) -> list[str]:
-        """End every process: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left."""
-        handles = list(self.handles.values())
+        """End every process. Return the names of those that are left."""
+        return await self.end(list(self._owned), hurry)
+
+    async def end(self, names: Iterable[str], hurry: asyncio.Event) -> list[str]:
+        """End processes: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left."""
+        handles = [self._owned[name].handle for name in names if name in self._owned]
+        for handle in handles:
+            self._owned[handle.name].ending = True
+            self._note_segments(handle.name)
         # One that cannot be asked is killed below, like one that does not listen.
         await asyncio.gather(*(self.executor.terminate(handle) for handle in handles), return_exceptions=True)
         deadline = time.monotonic() + self.timeouts.grace
@@ -84,57 +128,68 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return [handle.name for handle in left]
             await asyncio.sleep(self.timeouts.poll)
+        await asyncio.gather(*map(self.executor.collect, handles), return_exceptions=True)
         for handle in handles:
-            if self.recorder.state.processes[handle.name].phase != "failed":
-                self.recorder.process_phase(handle.name, "stopped")
+            del self._owned[handle.name]
+            self.recorder.process_phase(handle.name, "stopped")
+            shared_memory.remove(self.recorder.state.processes[handle.name].segments)
         return []
 
     async def _left(self, handles: Sequence[Handle]) -> list[Handle]:
         return [handle for handle in handles if await self.executor.survivors(handle)]
 
+    def _note_segments(self, name: str) -> None:
+        """What a process has in /dev/shm: known only while it runs, and wanted once it has been killed."""
+        one = self._owned[name]
+        if one.command.host.local:
+            process = self.recorder.state.processes[name]
+            process.segments = sorted({*process.segments, *shared_memory.of_session(one.handle.pid)})
+
+    def _report(self, one: _Owned, code: int | None) -> Crash:
+        """Say why a process has died, and put that on record."""
+        process = self.recorder.state.processes[one.handle.name]
+        text = logs.last_text(one.log.path)
+        evidence = Evidence(text=text, exit_code=code)
+        if one.command.host.local:
+            signs = kernel.signs(evidence.codes, one.kills_before, one.log.path.parent)
+            evidence = replace(evidence, signs=signs)
+        cause, line = cause_of(evidence)
+        crash = Crash(
+            process=one.handle.name,
+            host=one.handle.host,
+            pid=one.handle.pid,
+            how=ending(code) if code is not None else f"one of its ranks failed ({one.log.crashed})",
+            exit_code=code,
+            phase=process.phase,
+            after_s=round(self.recorder.state.age(process), 3),
+            last_lines=tuple(logs.last_lines(text, LINES)),
+            log=str(one.log.path),
+            cause=cause,
+            line=line,
+        )
+        self.recorder.crashed(crash)
+        return crash
+
+    def _tidy(self) -> None:
+        """Keep logs within bounds, and see whether the disk still takes them."""
+        self.recorder.look_at_disk()
+        for one in self._owned.values():
+            if freed := disk.trim(one.log.path):
+                text = f"{one.handle.name}: {freed >> 20} MiB of its log's middle were dropped"
+                self.recorder.event("log", text, process=one.handle.name, freed=freed)
+
     def _not_healthy(self, names: list[str]) -> LaunchFailed:
-        logs = "\n".join(f"{name}, last lines:\n{indented(tail(self.handles[name].log))}" for name in names)
+        paths = {name: self._owned[name].log.path for name in names}
+        quoted = "\n".join(f"{name}, last lines:\n{logs.indented(logs.tail(path))}" for name, path in paths.items())
         return LaunchFailed(
-            f"not healthy after {self.timeouts.health:.0f} s: {', '.join(names)}\n{logs}",
-            where=", ".join(str(self.handles[name].log) for name in names),
+            f"not healthy after {self.timeouts.health:.0f} s: {', '.join(names)}\n{quoted}",
+            where=", ".join(map(str, paths.values())),
         )
 
 
-def _crashed_child(log: Path) -> str | None:
-    """What SGLang says of a rank or a detokenizer that has died; it takes up to a minute more to die of it itself."""
-    found = CRASH_MARK.findall(_read(log, most=8192))
-    return f"one of its ranks failed ({found[-1].decode(errors='replace')})" if found else None
-
-
-def ending(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def tail(log: Path, lines: int = 8) -> str:
-    """The last lines of a log, each cut to what fits a screen; SGLang prints its whole argument list as one line."""
-    text = _read(log).decode(errors="replace")
-    kept = [line[:400] for line in text.splitlines() if line.strip()][-lines:]
-    return "\n".join(kept) or "(the log is empty)"
-
-
-def indented(text: str) -> str:
-    """Set a quotation off."""
-    return "\n".join(f"  | {line}" for line in text.splitlines())
-
-
-def _read(log: Path, most: int = 65536) -> bytes:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - most))
-            return file.read()
-    except OSError:
-        return b""
+def _some(names: Sequence[str], most: int = 6) -> str:
+    """Names as they fit a line of the screen."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 async def _answers(session: aiohttp.ClientSession, url: str) -> bool:

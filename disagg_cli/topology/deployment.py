@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import Platform
-from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, ProbeSpec, Scalar
+from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, ProbeSpec, RestartSpec, Scalar
 from disagg_cli.topology.synthetic import SyntheticModel
 
 Role = Literal["prefill", "decode"]
@@ -156,6 +156,7 @@ class Deployment:
     probe: ProbeSpec
     eval: EvalSpec
     executor_settings: Mapping[str, Any] = field(default_factory=dict)
+    restart: RestartSpec = field(default_factory=RestartSpec)
     pools: tuple[Pool, ...] = ()
     sglang: str | None = None
     select_gpus: str = "visible_devices"

@@ -48,6 +48,7 @@ def _short_forms(properties: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/ModelSpec"}]},
         "executor": {"anyOf": [{"enum": ["local", "slurm"]}, {"$ref": "#/$defs/ExecutorSpec"}]},
+        "restart": {"anyOf": [{"enum": ["never", "gang"]}, {"$ref": "#/$defs/RestartSpec"}]},
         "prefill": pools,
         "decode": pools,
         "topology": {

@@ -39,6 +39,7 @@ def draft(spec: TopologySpec) -> Deployment:
         executor_settings=spec.executor.settings,
         connector=spec.connector,
         probe=spec.probe,
+        restart=spec.restart,
         eval=spec.eval,
         pools=pools,
         sglang=spec.engine.sglang,

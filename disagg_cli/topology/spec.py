@@ -270,6 +270,21 @@ class ProbeSpec(Strict):
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 180
 
 
+class RestartSpec(Strict):
+    """What to do when a process dies of a run that serves.
+
+    gang: end and start all prefill and decode workers together, and prove them again, at most `times` times within
+    `within_s` seconds, after a pause of `backoff_s` seconds that doubles each time. Never one worker alone: its peers
+    keep the metadata and connections of the one that has died, and do not let another take its place (nixl #795,
+    sglang #40108, smg #2382). The router holds no KV and is started again alone.
+    """
+
+    policy: Literal["never", "gang"] = "never"
+    times: Positive = 3
+    within_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600
+    backoff_s: Annotated[float, Field(ge=0, le=3600)] = 5
+
+
 class GsmSpec(Strict):
     """A GSM8K smoke eval."""
 
@@ -320,6 +335,10 @@ def _pools(value: Any) -> Any:
     return [value] if isinstance(value, dict) else value
 
 
+def _restart(value: Any) -> Any:
+    return {"policy": value} if isinstance(value, str) else value
+
+
 def _executor(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -350,6 +369,7 @@ class TopologySpec(Strict):
     executor: Annotated[ExecutorSpec, BeforeValidator(_executor)] = ExecutorSpec()
     ports: Annotated[int, Field(ge=1024, le=32000)] = 30000
     probe: ProbeSpec = ProbeSpec()
+    restart: Annotated[RestartSpec, BeforeValidator(_restart)] = RestartSpec()
     eval: EvalSpec = EvalSpec()
     ignore: dict[Annotated[str, Field(pattern=r"^DSG\d{3}$")], Name] = Field(default_factory=dict)
 

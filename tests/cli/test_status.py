@@ -26,7 +26,7 @@ def test_a_run_that_does_not_exist(home, command):
 
 
 def test_status(home):
-    recorder = a_run(process("decode-0"))
+    recorder = a_run(process("decode-0", phase="starting"))
     recorder.process_phase("decode-0", "proven")
     done = disagg("status")
     assert done.returncode == 0

@@ -8,23 +8,16 @@ from deployments import ROOT
 from rich.console import Console
 from runs import a_run, gone, process
 
-from disagg_cli.console.launch_view import (
-    COLOURS,
-    LaunchView,
-    dry_run,
-    print_log_line,
-    show_plan,
-    status_table,
-    where_everything_is,
-)
+from disagg_cli.console.launch_view import LaunchView, dry_run, show_plan, where_everything_is
+from disagg_cli.console.status_view import COLOURS, print_log_line, status_table
 from disagg_cli.runtime import control
+from disagg_cli.runtime.phases import Phase
 from disagg_cli.runtime.prepare import prepare
-from disagg_cli.runtime.state import Phase
 
 
 @pytest.fixture
 def recorder(home):
-    return a_run(process("prefill-0"), process("decode-0"), process("router"))
+    return a_run(*(process(name, phase="starting") for name in ("prefill-0", "decode-0", "router")))
 
 
 def screen(**more):
@@ -47,8 +40,8 @@ def test_plain_lines_where_no_terminal_is(recorder):
     view = LaunchView(recorder, out)
     with view.live():
         recorder.run_phase("starting", "workers to be healthy")
-        recorder.process_phase("decode-0", "starting")
-    assert lines(out) == ["starting: workers to be healthy", "decode-0 starting"]
+        recorder.process_phase("decode-0", "loading")
+    assert lines(out) == ["starting: workers to be healthy", "decode-0 loading"]
 
 
 def test_every_line_says_when(recorder):
@@ -85,9 +78,9 @@ def test_the_status_of_a_run(recorder):
     recorder.process_phase("decode-0", "proven")
     shown = text(status_table(control.status(recorder.directory)))
     first, router, _, *rows = shown.splitlines()
-    assert first.rstrip() == f"{recorder.state.run}: starting"
+    assert first.rstrip() == f"{recorder.state.run}: starting for 0 s"
     assert router.rstrip() == "router http://127.0.0.1:8000"
-    assert [row.split()[:2] for row in rows] == [["prefill-0", "waiting"], ["decode-0", "KV"], ["router", "waiting"]]
+    assert [row.split()[:2] for row in rows] == [["prefill-0", "starting"], ["decode-0", "KV"], ["router", "starting"]]
 
 
 def test_the_status_of_a_run_that_has_ended(recorder):
@@ -103,7 +96,7 @@ def test_the_status_of_a_lost_run_says_what_to_do(home):
 
 
 def test_how_long(recorder):
-    recorder.state.processes["decode-0"].since = time.time() - 75
+    recorder.state.processes["decode-0"].clock = time.monotonic() - 75
     recorder.save()
     assert "75 s" in text(status_table(control.status(recorder.directory)))
 

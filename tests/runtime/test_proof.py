@@ -28,6 +28,8 @@ def proof(home, tmp_path):
         router = dataclasses.replace(deployment.router, port=servers[-1].port)
         moved = dataclasses.replace(deployment, workers=workers, router=router)
         recorder = record(prepared, rundir.create("demo"))
+        for name in recorder.state.processes:
+            recorder.process_phase(name, "starting")
         for worker in workers:
             recorder.directory.log(worker.name).write_text(f"the last line of {worker.name}\n")
         return Proof(dataclasses.replace(prepared, deployment=moved), recorder, Timeouts(router=timeout_s))
@@ -98,4 +100,4 @@ async def test_a_router_that_does_not_answer(proof):
         one = proof(servers, timeout_s=0.5)
         with pytest.raises(ProbeFailed, match=r"the router at .* answered no request within 0 s: HTTP 503: the reason"):
             await one.obtain()
-    assert one.recorder.state.processes["router"].phase == "waiting"
+    assert one.recorder.state.processes["router"].phase == "starting"

@@ -48,8 +48,8 @@ def test_a_phase_of_a_process(recorder):
 
 def test_the_same_phase_again_is_no_event(recorder):
     for _ in range(3):
-        recorder.process_phase("decode-0", "loading")
-    assert [event["text"] for event in events(recorder)] == ["decode-0 loading"]
+        recorder.process_phase("decode-0", "starting")
+    assert [event["text"] for event in events(recorder)] == ["decode-0 starting"]
 
 
 def test_a_process_that_was_started_is_on_record_at_once(recorder, tmp_path):

@@ -1,0 +1,134 @@
+"""What runs are doing, as other terminals ask for it: `disagg status`, `disagg ps`, `disagg logs`."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from disagg_cli.runtime.control import Status
+from disagg_cli.runtime.listing import Listed
+from disagg_cli.runtime.phases import Phase
+
+COLOURS: Mapping[Phase, str] = {
+    "waiting": "dim",
+    "starting": "yellow",
+    "loading": "yellow",
+    "healthy": "cyan",
+    "proven": "green",
+    "failed": "bold red",
+    "stopped": "dim",
+}
+SHOWN: Mapping[Phase, str] = {"proven": "KV proven"}
+
+
+def status_table(status: Status) -> RenderableType:
+    """The table of `disagg status`."""
+    table = process_table("pid", "address")
+    state = status.state
+    for process in state["processes"]:
+        seconds = f"{status.age(process):.0f} s"
+        table.add_row(
+            process["name"], phase_text(process["phase"]), seconds, str(process["pid"] or ""), Text(process["url"])
+        )
+    heading = f"{state['run']}: {status.phase}"
+    if status.phase == "ended":
+        heading += f", exit code {state['exit_code']}: {state['reason']}"
+    elif status.phase == "lost":
+        heading += ", its supervisor is gone; `disagg stop` ends what is left"
+    else:
+        heading += f" for {status.age():.0f} s"
+        heading += f", waiting for {state['waiting_for']}" if state["waiting_for"] else ""
+    if restarts := state.get("restarts"):
+        heading += f"; started again {restarts} time{'s' * (restarts > 1)}"
+    return Group(Text(heading, style="bold"), Text(f"router {state['url']}"), table, *troubles(status.disk))
+
+
+def show_watched(found: Iterator[Status], out: Console) -> Status:
+    """Show a run until it is over: a live table on a terminal, elsewhere a table whenever a phase has changed."""
+    now = next(found)
+    if out.is_terminal:
+        with Live(status_table(now), console=out, auto_refresh=False) as live:
+            for now in found:
+                live.update(status_table(now), refresh=True)
+        return now
+    out.print(status_table(now))
+    for later in found:
+        if _phases(later) != _phases(now):
+            out.print(status_table(later))
+        now = later
+    return now
+
+
+def _phases(status: Status) -> list[str]:
+    return [status.phase, *(process["phase"] for process in status.state["processes"])]
+
+
+def runs_table(runs: Sequence[Listed], cleaned: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The table of `disagg ps`, and what `--clean` has done."""
+    done = [Text(_cleaned(one)) for one in cleaned]
+    if not runs:
+        return Group(*done, Text("no run is going on; `disagg ps --all` also lists those that have ended"))
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "phase", "for", "supervisor", "processes", "ports"):
+        table.add_column(heading)
+    for one in runs:
+        status, state = one.status, one.status.state
+        supervisor = str(state["pid"]) if status.supervised else "gone" if one.stale else ""
+        where = f" on {state['host']}" if status.elsewhere else ""
+        table.add_row(
+            one.run.path.name,
+            Text(f"{status.phase}", style="bold red" if one.stale else ""),
+            duration(status.age()),
+            supervisor + where,
+            f"{one.alive} of {len(state['processes'])}",
+            Text(" ".join(map(str, one.ports))),
+        )
+    stale = [one for one in runs if one.stale]
+    hint = [Text("`disagg ps --clean` ends what is left of lost runs")] if stale else []
+    return Group(*done, table, *hint)
+
+
+def _cleaned(one: Mapping[str, Any]) -> str:
+    if one["error"]:
+        return f"{one['run']}: {one['error']}"
+    return f"{one['run']}: " + (
+        f"ended {', '.join(one['leftovers'])}" if one["leftovers"] else "nothing was left of it"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
+def process_table(*more: str) -> Table:
+    """An empty table of processes."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("process", "phase", "for", *more):
+        table.add_column(heading)
+    return table
+
+
+def phase_text(phase: Phase) -> str:
+    """A phase in its colour."""
+    return f"[{COLOURS[phase]}]{SHOWN.get(phase, phase)}[/]"
+
+
+def troubles(disk: str) -> list[Text]:
+    """A line in red where something is wrong with the disk."""
+    return [Text(disk, style="bold red")] if disk else []
+
+
+def print_log_line(process: str, line: str, *, prefix: bool) -> None:
+    """Print one line of a log on stdout, as it is."""
+    sys.stdout.write(f"{process:<12} | {line}\n" if prefix else f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,83 @@
+"""All runs at once: which serve, which have lost their supervisor, and how to clear those away."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from disagg_cli.errors import DisaggError, UsageError
+from disagg_cli.runtime import control, rundir
+from disagg_cli.runtime.control import Status
+from disagg_cli.runtime.phases import ALIVE
+from disagg_cli.runtime.rundir import RunDir
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """One run of the list."""
+
+    run: RunDir
+    status: Status
+
+    @property
+    def stale(self) -> bool:
+        """Whether its supervisor is gone before its time; what it started may still run."""
+        return self.status.phase == "lost"
+
+    @property
+    def alive(self) -> int:
+        """How many of its processes are on record as there."""
+        return sum(process["phase"] in ALIVE for process in self.status.state["processes"])
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Where its processes answer HTTP."""
+        found = {urlsplit(process["url"]).port for process in self.status.state["processes"]}
+        return tuple(sorted(port for port in found if port))
+
+    def document(self) -> dict[str, Any]:
+        """The run as JSON."""
+        state = self.status.state
+        return {
+            "run": self.run.path.name,
+            "name": state["name"],
+            "phase": self.status.phase,
+            "since": state["since"],
+            "age_s": round(self.status.age(), 1),
+            "supervised": self.status.supervised,
+            "stale": self.stale,
+            "pid": state["pid"],
+            "url": state["url"],
+            "processes": len(state["processes"]),
+            "alive": self.alive,
+            "ports": list(self.ports),
+            "exit_code": state["exit_code"],
+            "directory": str(self.run.path),
+        }
+
+
+def runs(*, ended: bool) -> tuple[Listed, ...]:
+    """The runs of this DISAGG_HOME, newest first; with `ended` also those that are over and done with."""
+    found = sorted(_all(), key=lambda one: one.status.state["started"], reverse=True)
+    return tuple(one for one in found if ended or one.status.phase != "ended")
+
+
+def clean() -> tuple[dict[str, Any], ...]:
+    """End what stale runs have left running; their records stay. Return what was done, run by run."""
+    done = []
+    for one in runs(ended=False):
+        if one.stale:
+            try:
+                leftovers, error = control.stop(one.run), ""
+            except DisaggError as failure:
+                leftovers, error = (), failure.what
+            done.append({"run": one.run.path.name, "leftovers": list(leftovers), "error": error})
+    return tuple(done)
+
+
+def _all() -> Iterator[Listed]:
+    for path in (rundir.home() / "runs").glob("*"):
+        try:
+            yield Listed(run=RunDir(path), status=control.status(RunDir(path)))
+        except (UsageError, ValueError, KeyError):
+            continue  # a folder without a state: a launch that has not begun, or none of ours

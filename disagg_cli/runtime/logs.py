@@ -1,0 +1,108 @@
+"""Logs of processes, read as they grow, and the lines of them that say something."""
+
+import contextlib
+import re
+from pathlib import Path
+
+LOADING = re.compile(rb"Init torch distributed begin|Load weight begin")
+CRASH = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}|SIGQUIT received")
+"""Lines of SGLang's log (0.5.23: utils/watchdog.py; managers/tokenizer_manager.py, where another rank notices)."""
+
+MOST_AT_ONCE = 1 << 20
+MOST_TAIL = 64 * 1024
+WIDEST = 200
+KEPT_OF_A_LINE = 4096
+
+NOISE = re.compile(
+    r"^\s*[\^~]+\s*$"  # under a line of a traceback
+    r"|server_args=ServerArgs\("  # all of them in one line of 9 kB (entrypoints/engine.py)
+    r'|"(GET|POST) /\S* HTTP/1\.\d" 200'  # uvicorn, for each request
+)
+
+
+class Log:
+    """A log that grows: what SGLang says of itself in it, each line read once.
+
+    loading: it has begun to load weights. crashed: one of its ranks has died; SGLang takes up to a minute more to die
+    of that itself.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.loading = False
+        self.crashed = ""
+        self._place = _size(path)
+        self._unfinished = b""
+
+    def look(self) -> None:
+        """Read what is new, of a flood only the end."""
+        size = _size(self.path)
+        if size == self._place:
+            return
+        if size < self._place:
+            self._place, self._unfinished = 0, b""  # it was begun anew
+        start = max(self._place, size - MOST_AT_ONCE)
+        new = self._unfinished + read(self.path, start, size - start)
+        self._place, self._unfinished = size, new[new.rfind(b"\n") + 1 :][-KEPT_OF_A_LINE:]
+        self.loading = self.loading or bool(LOADING.search(new))
+        if found := CRASH.findall(new):
+            self.crashed = str(found[-1], errors="replace")
+
+
+def keep_older(log: Path) -> None:
+    """Put the log of a process that is to be started again aside: `prefill-0.log` becomes `prefill-0.log.1`."""
+    with contextlib.suppress(FileNotFoundError):
+        if not log.stat().st_size:
+            return
+        number = 1 + sum(1 for _ in log.parent.glob(f"{log.name}.*"))
+        log.rename(log.with_name(f"{log.name}.{number}"))
+
+
+def tail(log: Path, lines: int = 8) -> str:
+    """The last lines of a log that say something, each cut to what fits a screen."""
+    return "\n".join(last_lines(last_text(log), lines)) or "(the log is empty)"
+
+
+def last_text(log: Path, most: int = MOST_TAIL) -> str:
+    """The end of a log, at most so many bytes, without what was freed of it."""
+    size = _size(log)
+    start = max(0, size - most)
+    return str(read(log, start, size - start), errors="replace").replace("\0", "")
+
+
+def last_lines(text: str, most: int) -> list[str]:
+    """The last lines that say something: no requests, no list of a hundred settings, none twice in a row."""
+    kept: list[str] = []
+    for line in reversed(text.splitlines()):
+        shown = _cut(line.rstrip())
+        if shown and not NOISE.search(line) and shown not in kept[-1:]:
+            kept.append(shown)
+            if len(kept) == most:
+                break
+    return kept[::-1]
+
+
+def indented(text: str) -> str:
+    """Set a quotation off."""
+    return "\n".join(f"  | {line}" for line in text.splitlines())
+
+
+def read(path: Path, start: int, length: int) -> bytes:
+    """A stretch of a file; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+    except OSError:
+        return b""
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDEST else f"{line[:WIDEST]} ... ({len(line):,} characters)"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
