@@ -1,5 +1,7 @@
 """The proof of readiness once more, for a run that serves, from another terminal."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,41 +14,70 @@ from disagg_cli.topology.deployment import Host, Ports, Share, Worker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reprobe:
-    """What every pair of a run shows now. Pairs that moved nothing are not compared."""
+class Round:
+    """What every pair of a run shows at one time. Pairs that moved nothing are not compared. seconds: it took."""
 
-    run: str
     pairs: tuple[PairResult, ...]
     parity: tuple[ParityResult, ...]
+    seconds: float
 
     @property
     def ok(self) -> bool:
-        """Whether every pair moved the right KV."""
+        """Whether every pair moved KV, and the right KV where that was compared."""
         return all(pair.ok for pair in self.pairs) and all(one.ok for one in self.parity)
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reprobe:
+    """One round of probes, or several, one after another."""
+
+    run: str
+    rounds: tuple[Round, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every round was right."""
+        return all(one.ok for one in self.rounds)
+
+    @property
+    def shown(self) -> Round:
+        """The round to look at: the first that failed, else the last."""
+        return next((one for one in self.rounds if not one.ok), self.rounds[-1])
+
     def document(self) -> dict[str, Any]:
-        """The result as JSON."""
+        """The result as JSON; pairs and parity are those of the round to look at."""
         return {
             "schema": "disagg.probe/1",
             "run": self.run,
             "ok": self.ok,
-            "pairs": [one.document() for one in self.pairs],
-            "parity": [one.document() for one in self.parity],
+            "rounds": [{"ok": one.ok, "seconds": one.seconds} for one in self.rounds],
+            "pairs": [one.document() for one in self.shown.pairs],
+            "parity": [one.document() for one in self.shown.parity],
         }
 
 
-async def probe_run(run: RunDir) -> Reprobe:
-    """Drive and compare every pair. UsageError if the run does not serve."""
+async def probe_run(
+    run: RunDir, *, parity: bool = True, times: int = 1, done: Callable[[Round], None] = lambda _: None
+) -> Reprobe:
+    """Drive every pair, and compare it, so many times. UsageError if the run does not serve."""
     if (phase := status(run).phase) != "serving":
         raise UsageError(f"{run.path.name} does not serve (it is {phase})", fix="launch it, or name another with --run")
-    deployment, plan = run.read("deployment.json"), run.read("plan.json")
+    rounds = []
+    for _ in range(times):
+        rounds.append(await _round(run.read("deployment.json"), run.read("plan.json"), parity=parity))
+        done(rounds[-1])
+    return Reprobe(run=run.path.name, rounds=tuple(rounds))
+
+
+async def _round(deployment: dict[str, Any], plan: dict[str, Any], *, parity: bool) -> Round:
+    begun = time.monotonic()
     pairs, timeout = _pairs(deployment["workers"]), deployment["probe"]["timeout_s"]
     moved = await prove_pairs(pairs, timeout_s=timeout, done=lambda _one: None)
     names = {(one.prefill, one.decode) for one in moved if one.ok}
-    compared = [(prefill, decode) for prefill, decode in pairs if (prefill.name, decode.name) in names]
+    compared = [(prefill, decode) for prefill, decode in pairs if parity and (prefill.name, decode.name) in names]
     model = (plan.get("plans") or [plan])[0]["model"]
-    parity = await prove_parity(compared, kv_dtype=model["kv_dtype"], timeout_s=timeout)
-    return Reprobe(run=run.path.name, pairs=moved, parity=parity)
+    found = await prove_parity(compared, kv_dtype=model["kv_dtype"], timeout_s=timeout)
+    return Round(pairs=moved, parity=found, seconds=round(time.monotonic() - begun, 1))
 
 
 def _pairs(workers: list[dict[str, Any]]) -> list[tuple[Worker, Worker]]:

@@ -28,8 +28,8 @@ class Demo:
     def directory(self) -> Path:
         return Path(self.launched["directory"])
 
-    def disagg(self, *args: str) -> str:
-        done = run(self.environment, *args)
+    def disagg(self, *args: str, timeout: float = 240) -> str:
+        done = run(self.environment, *args, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -95,13 +95,19 @@ def test_eval_against_the_last_run(demo: Demo, tmp_path: Path) -> None:
 
 
 def test_probe_from_another_terminal(demo: Demo) -> None:
-    found = json.loads(demo.disagg("probe", "--json"))
-    assert found["ok"]
+    assert "KV right" in demo.disagg("probe")
+    assert "moved, not compared" in demo.disagg("probe", "--no-parity")
+
+
+@pytest.mark.timeout(500)
+def test_twenty_probes_of_a_healthy_deployment_raise_no_alarm(demo: Demo) -> None:
+    found = json.loads(demo.disagg("probe", "--times", "20", "--json", timeout=400))
+    assert [one["ok"] for one in found["rounds"]] == [True] * 20
+    assert max(one["seconds"] for one in found["rounds"]) < 20
     assert [(one["prefill"], one["decode"], one["first_wrong"]) for one in found["parity"]] == [
         ("prefill-0", "decode-0", None),
         ("prefill-0", "decode-1", None),
     ]
-    assert "KV right" in demo.disagg("probe")
 
 
 def test_a_second_launch_finds_its_ports_taken(demo: Demo) -> None:
