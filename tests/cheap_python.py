@@ -1,12 +1,19 @@
 """A Python whose SGLang and router are a few lines: what starts, watches and ends servers can be tested in seconds.
 
 `cheap_python(folder)` makes the command; anything but a server runs in the real Python. A server prints its line when
-it listens, answers like one that has moved KV, and prints again whatever it is asked under `/say`.
+it listens, answers like one that has moved KV, and prints again whatever it is asked under `/say`; `/flood/N` prints
+N MiB, as fast as the disk takes them. In its environment: CHEAP_START_S, seconds before it listens; CHEAP_HEALTHY, a
+file to which it appends when it did; CHEAP_STUBBORN, to be deaf to SIGTERM; CHEAP_LAST, what it says as it dies, of
+itself, at once.
 """
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,6 +26,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path.startswith("/say/"):
             print(self.path.removeprefix("/say/"), flush=True)
+        if self.path.startswith("/flood/"):
+            flood(int(self.path.removeprefix("/flood/")))
         self._answer("text/plain", b"")
 
     def do_POST(self):
@@ -39,14 +48,31 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def flood(mebibytes):
+    """Print a lot; what a full disk does not take is lost, as it is to SGLang's logging."""
+    block = b"".join(b"%062d x\n" % n for n in range(16384))
+    for _ in range(mebibytes):
+        with contextlib.suppress(OSError):
+            os.write(1, block)
+
+
 def serve(argv):
     """Listen as the command line says."""
     options = argparse.ArgumentParser(allow_abbrev=False)
     options.add_argument("--host")
     options.add_argument("--port", type=int)
     known, _ = options.parse_known_args(argv)
+    if os.environ.get("CHEAP_STUBBORN"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if last := os.environ.get("CHEAP_LAST"):
+        sys.exit(last)
+    time.sleep(float(os.environ.get("CHEAP_START_S", "0")))
     server = ThreadingHTTPServer((known.host, known.port), Handler)
+    server.daemon_threads = True
     print("listening", flush=True)
+    if file := os.environ.get("CHEAP_HEALTHY"):
+        with open(file, "a") as healthy:  # noqa: PTH123 - pathlib is half of this program's start
+            healthy.write(f"{time.monotonic()} {known.port}\n")
     server.serve_forever()
 
 
@@ -54,7 +80,9 @@ def cheap_python(folder: Path) -> Path:
     """A command that is Python, but for its servers."""
     file = folder / "python-with-cheap-servers"
     real, here = sys.executable, Path(__file__)
-    file.write_text(f'#!/bin/sh\nif [ "$1" = -m ]; then exec "{real}" -S "{here}" "$@"; else exec "{real}" "$@"; fi\n')
+    file.write_text(
+        f'#!/bin/sh\ncase "$1 $2" in "-m sglang"*) exec "{real}" -S "{here}" "$@";; *) exec "{real}" "$@";; esac\n'
+    )
     file.chmod(0o755)
     return file
 

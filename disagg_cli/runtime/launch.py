@@ -169,6 +169,7 @@ class Launch:
                 pause = self._pause(death.crash.process)
                 if pause is None:
                     raise
+                supervisor.release(self._to_restart(death.crash.process))
                 step = self._start_again(supervisor, death.crash.process, pause)
 
     def _pause(self, dead: str) -> float | None:
@@ -185,9 +186,12 @@ class Launch:
             self.restarts.append(now)
         return pause
 
+    def _to_restart(self, dead: str) -> list[str]:
+        return [dead] if dead == self.prepared.router.name else self.gang
+
     async def _start_again(self, supervisor: Supervisor, dead: str, pause: float) -> None:
         """End the router, so that no more requests come in, then the gang; start both again, and prove them."""
-        names = ["router"] if dead == "router" else self.gang
+        names = self._to_restart(dead)
         what = "the router" if dead == "router" else "all prefill and decode workers"
         self.recorder.restarting(f"{what} to start again after {dead} died, in {pause:.0f} s")
         at_once = asyncio.Event()

@@ -33,14 +33,14 @@ class ProcessDied(LaunchFailed):
 class _Owned:
     """A process that has been started, its log, and how often the OOM killer had struck before.
 
-    ending: it is being ended on purpose, so that its end is no death.
+    released: that it ends, or has ended, is known and no news.
     """
 
     command: Command
     handle: Handle
     log: logs.Log
     kills_before: int = field(default_factory=kernel.oom_kills)
-    ending: bool = False
+    released: bool = False
 
 
 class Supervisor:
@@ -78,7 +78,7 @@ class Supervisor:
             for one in list(self._owned.values()):
                 code = await self.executor.poll(one.handle)
                 one.log.look()
-                if (code is not None or one.log.crashed) and not one.ending:
+                if (code is not None or one.log.crashed) and not one.released:
                     raise ProcessDied(self._report(one, code))
             if time.monotonic() - tidied >= HOUSEKEEPING_S:
                 tidied = time.monotonic()
@@ -106,15 +106,24 @@ class Supervisor:
                         self.recorder.process_phase(name, "loading")
                 await asyncio.sleep(self.timeouts.poll)
 
+    def release(self, names: Iterable[str]) -> None:
+        """Take no end of these processes for a death any more: they are to be ended, or die because a peer has."""
+        for name in names:
+            if name in self._owned:
+                self._owned[name].released = True
+
     async def stop(self, hurry: asyncio.Event) -> list[str]:
         """End every process. Return the names of those that are left."""
         return await self.end(list(self._owned), hurry)
 
-    async def end(self, names: Iterable[str], hurry: asyncio.Event) -> list[str]:
-        """End processes: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left."""
+    async def end(self, names: Sequence[str], hurry: asyncio.Event) -> list[str]:
+        """End processes: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left.
+
+        Whoever is cancelled in the middle of this has not lost them: they are still in `handles`.
+        """
         handles = [self._owned[name].handle for name in names if name in self._owned]
+        self.release(names)
         for handle in handles:
-            self._owned[handle.name].ending = True
             self._note_segments(handle.name)
         # One that cannot be asked is killed below, like one that does not listen.
         await asyncio.gather(*(self.executor.terminate(handle) for handle in handles), return_exceptions=True)
