@@ -15,7 +15,8 @@ KEPT_OF_A_LINE = 4096
 
 NOISE = re.compile(
     r"^\s*[\^~]+\s*$"  # under a line of a traceback
-    r"|server_args=ServerArgs\("  # all of them in one line of 9 kB (entrypoints/engine.py)
+    r"|^\s+(\[-|\{\S+,|--)|^usage: "  # argparse repeats all its flags before it says what is wrong
+    r"|server_args="  # some 600 of them in one line of 20 kB (entrypoints/engine.py)
     r'|"(GET|POST) /\S* HTTP/1\.\d" 200'  # uvicorn, for each request
 )
 

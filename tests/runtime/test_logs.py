@@ -29,7 +29,7 @@ def test_a_long_line_is_cut_and_says_how_long_it_is(log):
 
 
 def test_lines_that_say_nothing_are_left_out():
-    text = """[2026-01-01 00:00:00] server_args=ServerArgs(model_path='/m', tokenizer_path='/m')
+    text = """[2026-01-01 00:00:00] server_args={'model_path': '/m', 'tokenizer_path': '/m'}
 [2026-01-01 00:00:01] INFO:     127.0.0.1:35942 - "GET /health HTTP/1.1" 200 OK
     self.run()
     ^^^^^^^^^^
