@@ -15,7 +15,7 @@ import psutil
 
 from disagg_cli.executors import sessions
 
-SEGMENT = re.compile(r"(/dev/shm/(?:sgl_shm_|sglang_loads_|multi_tokenizer_args_)\S+)$", re.MULTILINE)
+SEGMENT = re.compile(r"(/dev/shm/(?:sgl_shm_|sglang_loads_|multi_tokenizer_args_)[^/\s]+)$", re.MULTILINE)
 """Of SGLang alone (0.5.23: utils/stale_shm_cleanup.py, managers/load_snapshot.py). Others' are not ours to judge."""
 
 

@@ -1,4 +1,4 @@
-"""`disagg status`, `logs` and `stop`, from another terminal than the launch's."""
+"""`disagg status`, `ps`, `logs` and `stop`, from another terminal than the launch's."""
 
 import json
 import subprocess
@@ -93,3 +93,58 @@ def test_stop_ends_what_outlived_its_supervisor(home):
         assert not sessions.members(worker.pid)
     document = json.loads(done.stdout)
     assert (done.returncode, document["leftovers"]) == (0, ["decode-0"])
+
+
+def test_watching_a_run_that_has_ended(home):
+    recorder = a_run(process("decode-0", phase="starting"), supervisor=gone())
+    recorder.run_phase("ended")
+    done = disagg("status", "--watch")
+    assert done.returncode == 0
+    assert done.stdout.count(f"{recorder.state.run}: ended") == 1
+    document = json.loads(disagg("status", "--watch", "--json").stdout)
+    assert (document["schema"], document["phase"]) == ("disagg.status/1", "ended")
+
+
+def test_ps_of_nothing(home):
+    done = disagg("ps")
+    assert (done.returncode, done.stdout.startswith("no run is going on")) == (0, True)
+
+
+def test_ps(home):
+    first = a_run(process("decode-0", phase="starting"), name="first").state.run
+    second = a_run(name="second", supervisor=gone()).state.run
+    out = disagg("ps").stdout
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == [second, first]
+    assert "lost" in out
+    assert "1 of 1" in out
+    assert "disagg ps --clean" in out
+
+
+def test_ps_for_a_program(home):
+    a_run(process("decode-0"))
+    document = json.loads(disagg("ps", "--json").stdout)
+    (run,) = document["runs"]
+    assert (document["schema"], document["cleaned"]) == ("disagg.ps/1", [])
+    assert (run["name"], run["phase"], run["supervised"], run["stale"]) == ("demo", "starting", True, False)
+
+
+def test_ps_clean(home):
+    with subprocess.Popen(SLEEP, start_new_session=True) as worker:
+        run = a_run(process("decode-0", worker.pid), supervisor=gone()).state.run
+        done = disagg("ps", "--clean")
+        assert not sessions.members(worker.pid)
+    assert done.stdout.splitlines()[0] == f"{run}: ended decode-0"
+    assert "no run is going on" in done.stdout
+
+
+def test_logs_for_a_program(logged):
+    document = json.loads(disagg("logs", "-n", "1", "--json").stdout)
+    assert document["schema"] == "disagg.logs/1"
+    assert document["lines"] == [
+        {"process": "decode-0", "line": "three [x]"},
+        {"process": "prefill-0", "line": "three [x]"},
+    ]
+
+
+def test_one_document_has_an_end(logged):
+    assert disagg("logs", "-f", "--json").returncode == 2

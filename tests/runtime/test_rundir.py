@@ -2,6 +2,8 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 
@@ -121,6 +123,34 @@ def test_lines_are_appended(tmp_path):
         RunDir(tmp_path).append("events.jsonl", {"n": number})
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["n"] for line in lines] == [0, 1, 2]
+
+
+def test_a_full_disk_takes_no_half_a_line(tmp_path, monkeypatch):
+    """It takes what there is room for; the rest of the line would make one with the next."""
+    monkeypatch.setattr("disagg_cli.runtime.rundir.json.dumps", lambda record: "x" * 100)
+    RunDir(tmp_path).append("events.jsonl", {})
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, before[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            RunDir(tmp_path).append("events.jsonl", {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (tmp_path / "events.jsonl").read_text() == "x" * 100 + "\n"
+
+
+def test_a_document_that_does_not_fit_leaves_the_old_one_and_no_draft(tmp_path, monkeypatch):
+    RunDir(tmp_path).write("state.json", {"n": 1})
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        RunDir(tmp_path).write("state.json", {"n": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    assert RunDir(tmp_path).read("state.json") == {"n": 1}
 
 
 @pytest.mark.parametrize("phase", ["serving", "evaluating"])

@@ -66,6 +66,58 @@ def test_listeners_hear_what_a_person_reads(recorder):
     assert heard == ["prefill-0 -> decode-0: KV moved"]
 
 
+def test_events_tell_the_whole_story(recorder, tmp_path):
+    """A program can follow the state machine, and how long each step took, without the clock on the wall."""
+    recorder.started(Handle(name="decode-0", host="node-1", pid=7, born=8.0, log=tmp_path / "log"))
+    recorder.process_phase("decode-0", "healthy")
+    started, healthy = events(recorder)
+    assert (started["from"], started["phase"], started["pid"], started["host"]) == ("waiting", "starting", 7, "node-1")
+    assert (healthy["from"], healthy["phase"]) == ("starting", "healthy")
+    assert 0 <= started["t"] <= healthy["t"]
+    assert healthy["after_s"] >= 0
+
+
+def test_a_process_that_has_failed_is_not_healthy_any_more(recorder):
+    for phase in ("starting", "failed", "healthy"):
+        recorder.process_phase("decode-0", phase)
+    assert [event["phase"] for event in events(recorder)] == ["starting", "failed"]
+
+
+@pytest.fixture
+def full(recorder):
+    """The disk takes no more events: /dev/full says ENOSPC, like a full disk, to whoever writes."""
+    file = recorder.directory.path / "events.jsonl"
+    file.symlink_to("/dev/full")
+    return file
+
+
+def test_a_full_disk_ends_nothing_and_is_said_once(recorder, full):
+    heard = []
+    recorder.listeners.append(heard.append)
+    recorder.run_phase("probing")
+    recorder.run_phase("serving")
+    assert [text.partition(":")[0] for text in heard] == ["probing", "disk full", "serving"]
+    assert recorder.state.phase == "serving"
+
+
+def test_events_wait_for_space(recorder, full):
+    recorder.run_phase("probing")
+    full.unlink()
+    recorder.look_at_disk()
+    assert [event["text"].partition(":")[0] for event in events(recorder)] == [
+        "probing",
+        "disk full",
+        "the disk takes record and logs again",
+    ]
+    assert state(recorder)["disk"] == ""
+
+
+def test_a_disk_without_room_is_noticed_before_anything_has_failed(recorder, monkeypatch):
+    monkeypatch.setattr("disagg_cli.runtime.disk.room", lambda folder: 0)
+    recorder.look_at_disk()
+    assert state(recorder)["disk"].startswith("disk full")
+
+
 def test_a_record_that_cannot_be_written_ends_the_launch(recorder):
     shutil.rmtree(recorder.directory.path)
     with pytest.raises(LaunchFailed, match="the run's record cannot be written"):
