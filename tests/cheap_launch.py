@@ -20,20 +20,29 @@ COMMAND = [sys.executable, str(Path(__file__).with_name("cheap_disagg.py"))]
 _blocks = iter(range(23000 + os.getpid() % 16 * 200, 32000, 40))
 
 
-def free_ports() -> int:
-    """The first of 40 ports that nobody listens on now."""
-    return next(block for block in _blocks if not sessions.taken("127.0.0.1", range(block, block + 40)))
+def free_ports(blocks: int = 1) -> int:
+    """The first of 40 ports, or some times as many, that nobody listens on now."""
+    for block in _blocks:
+        if not sessions.taken("127.0.0.1", range(block, block + 40 * blocks)):
+            for _ in range(blocks - 1):
+                next(_blocks)
+            return block
+    raise AssertionError("no ports are left")
 
 
 class CheapLaunch:
     """A `disagg launch` of the smallest topology, some keys changed, on ports of its own. `kill` ends it anyhow."""
 
-    def __init__(self, folder: Path, *flags: str, ports: int | None = None, **changes: Any) -> None:
+    def __init__(self, folder: Path, *flags: str, ports: int | None = None, blocks: int = 1, **changes: Any) -> None:
         self.folder = folder
-        self.ports = free_ports() if ports is None else ports
+        self.ports = free_ports(blocks) if ports is None else ports
         self.before = set(self._runs())
         config = folder / f"t{self.ports}.yaml"
-        fixed = {"ports": self.ports, "router": {"port": self.ports + 36}, "probe": {"parity": False, "timeout_s": 20}}
+        fixed = {
+            "ports": self.ports,
+            "router": {"port": self.ports + 40 * blocks - 4},
+            "probe": {"parity": False, "timeout_s": 20},
+        }
         one = {"prefill": {"tp": 1}, "decode": {"workers": 2, "tp": 1}}
         config.write_text(yaml.safe_dump(SMALLEST | one | fixed | changes))
         self.output = folder / f"launch-{time.monotonic_ns()}.out"
