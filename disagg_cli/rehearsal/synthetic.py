@@ -96,8 +96,13 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def _write_weights(model: SyntheticModel, folder: Path) -> None:
-    import numpy as np
     from safetensors.numpy import save_file
+
+    save_file(_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _weights(model: SyntheticModel) -> dict[str, Any]:
+    import numpy as np
 
     random = np.random.default_rng(model.seed)
 
@@ -105,25 +110,50 @@ def _write_weights(model: SyntheticModel, folder: Path) -> None:
         # Wide enough that attention is far from uniform: a misplaced KV head moves log-probabilities by several nats.
         return (random.standard_normal((rows, columns)) * 0.3).astype(np.float32)
 
-    def ones(size: int) -> Any:
-        return np.ones(size, dtype=np.float32)
-
-    hidden, queries, keys = model.hidden_size, model.hidden_size, model.kv_heads * model.head_dim
-    weights = {"model.embed_tokens.weight": matrix(VOCABULARY, hidden)}
+    hidden = model.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (VOCABULARY, hidden)}
     for layer in range(model.layers):
-        prefix = f"model.layers.{layer}."
-        weights |= {
-            prefix + "input_layernorm.weight": ones(hidden),
-            prefix + "post_attention_layernorm.weight": ones(hidden),
-            prefix + "self_attn.q_proj.weight": matrix(queries, hidden),
-            prefix + "self_attn.k_proj.weight": matrix(keys, hidden),
-            prefix + "self_attn.v_proj.weight": matrix(keys, hidden),
-            prefix + "self_attn.o_proj.weight": matrix(hidden, queries),
-            prefix + "self_attn.q_norm.weight": ones(model.head_dim),
-            prefix + "self_attn.k_norm.weight": ones(model.head_dim),
-            prefix + "mlp.gate_proj.weight": matrix(hidden, hidden),
-            prefix + "mlp.up_proj.weight": matrix(hidden, hidden),
-            prefix + "mlp.down_proj.weight": matrix(hidden, hidden),
-        }
-    weights |= {"model.norm.weight": ones(hidden), "lm_head.weight": matrix(VOCABULARY, hidden)}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _layer(model).items()}
+    shapes |= {"model.norm": (hidden,), "lm_head": (VOCABULARY, hidden)}
+    return {
+        f"{name}.weight": np.ones(shape, dtype=np.float32) if len(shape) == 1 else matrix(*shape)
+        for name, shape in shapes.items()
+    }
+
+
+def _layer(model: SyntheticModel) -> dict[str, tuple[int, ...]]:
+    hidden = model.hidden_size
+    attention = _latent(model) if model.family == "deepseek" else _heads(model)
+    return {
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+        **{f"self_attn.{name}": shape for name, shape in attention.items()},
+        "mlp.gate_proj": (hidden, hidden),
+        "mlp.up_proj": (hidden, hidden),
+        "mlp.down_proj": (hidden, hidden),
+    }
+
+
+def _heads(model: SyntheticModel) -> dict[str, tuple[int, ...]]:
+    hidden, queries, keys = model.hidden_size, model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
+    norms = {} if model.family == "llama" else {"q_norm": (model.head_dim,), "k_norm": (model.head_dim,)}
+    return {
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        **norms,
+    }
+
+
+def _latent(model: SyntheticModel) -> dict[str, tuple[int, ...]]:
+    hidden, heads, size, rank = model.hidden_size, model.attention_heads, model.head_dim, model.rank
+    return {
+        "q_a_proj": (rank, hidden),
+        "q_a_layernorm": (rank,),
+        "q_b_proj": (heads * (size + model.rope_dim), rank),
+        "kv_a_proj_with_mqa": (rank + model.rope_dim, hidden),
+        "kv_a_layernorm": (rank,),
+        "kv_b_proj": (heads * 2 * size, rank),
+        "o_proj": (hidden, heads * size),
+    }

@@ -22,6 +22,7 @@ from pydantic import (
 from disagg_cli.topology.flags import engine_flag, router_flag
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import platforms
+from disagg_cli.topology.synthetic import Family
 
 Scalar = str | int | float | bool
 Positive = Annotated[int, Field(gt=0)]
@@ -67,12 +68,18 @@ class Strict(BaseModel):
 
 
 class SyntheticSpec(Strict):
-    """A random-weight Qwen3 of this geometry, made and cached by disagg."""
+    """A random-weight model of this geometry, made and cached by disagg. It is a Qwen3 unless another family is named.
 
+    deepseek has a latent (MLA) in place of KV heads; mellum has a sliding window in every other layer.
+    """
+
+    family: Family = "qwen3"
     attention_heads: Positive = 8
     kv_heads: Positive = 4
     layers: Positive = 2
     head_dim: Annotated[int, Field(gt=0, multiple_of=2)] = 16
+    hidden: Positive | None = None
+    window: Positive = 128
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
