@@ -21,6 +21,11 @@ def install() -> None:
         keep_gpu_head_layout,
         HookType.AROUND,
     )
+    HookRegistry.register(
+        "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.__init__",
+        complete_torch_native,
+        HookType.AFTER,
+    )
     say("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs")
 
 
@@ -64,3 +69,18 @@ def keep_gpu_head_layout(original: Callable[..., Any], model_config: Any, load_c
         update_config(config, "original_num_attention_heads", model_config.num_attention_heads)
         update_config(config, "original_total_num_kv_heads", kv_heads)
     return model_config
+
+
+def complete_torch_native(_result: None, backend: Any, model_runner: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Give `torch_native` the two things that MLA and DP attention ask of a backend, and that it has not (0.5.23).
+
+    MLA: SGLang has no rule for this backend and takes Triton's, which gives a prompt's first chunk full keys and values
+    (`attention_backend_handler.py`); `torch_native` looks into the cache, where latents are. What is cached is the
+    same. DP attention: the length of the requests that fill a batch up (`_pad_inputs_to_size`), 1 as for Triton.
+    """
+    backend.get_cpu_graph_seq_len_fill_value = lambda: 1
+    if model_runner.use_mla_backend:
+        from sglang.srt.models.deepseek_common.attention_backend_handler import AttentionBackendRegistry
+        from sglang.srt.models.deepseek_common.attention_forward_methods.forward_methods import AttnForwardMethod
+
+        AttentionBackendRegistry.register("torch_native", lambda _attention, _batch: AttnForwardMethod.MLA)
