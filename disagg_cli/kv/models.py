@@ -30,11 +30,15 @@ def packaged_models() -> Mapping[str, Mapping[str, Any]]:
 
 def packaged_layout(name: str) -> KVLayout | None:
     """A packaged model's layout, by hub id in any case; None where there is none."""
-    known = next((known for known in packaged_models() if known.lower() == name.lower()), None)
+    known = _packaged(name)
     if known is None:
         return None
     fact = packaged_models()[known]
     return layout_from_config(fact["config"], name=known, source=fact["source"])
+
+
+def _packaged(name: str) -> str | None:
+    return next((known for known in packaged_models() if known.lower() == name.lower()), None)
 
 
 def layout_for(model: str, *, download: Callable[[str], Path] | None = None) -> KVLayout:
@@ -44,22 +48,28 @@ def layout_for(model: str, *, download: Callable[[str], Path] | None = None) -> 
     Raises UsageError where there is none, or where the file cannot be read; UnsupportedLayout where the cache is not
     modelled.
     """
-    known = packaged_layout(model)
+    config, name, source = config_for(model, download=download)
+    return layout_from_config(config, name=name, source=source)
+
+
+def config_for(model: str, *, download: Callable[[str], Path] | None = None) -> tuple[Mapping[str, Any], str, str]:
+    """A model's config, its name and where the config comes from, as `layout_for` finds them."""
+    known = _packaged(model)
     if known is not None:
-        return known
+        fact = packaged_models()[known]
+        return fact["config"], known, fact["source"]
     path = Path(model).expanduser()
     if path.is_dir():
         path /= "config.json"
     if path.is_file():
-        return layout_from_config(_read_config(path), name=path.parent.name or model, source=str(path))
+        return _read_config(path), path.parent.name or model, str(path)
     if not _HUB_ID.fullmatch(model):
         raise UsageError(f"no KV layout for model {model!r}", fix=FIX)
     if download is None:
         from disagg_cli.kv.hub import download_config
 
         download = download_config
-    fetched = download(model)
-    return layout_from_config(_read_config(fetched), name=model, source=f"https://huggingface.co/{model}")
+    return _read_config(download(model)), model, f"https://huggingface.co/{model}"
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

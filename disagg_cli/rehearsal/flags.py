@@ -1,0 +1,85 @@
+"""Which flags and variables of a GPU topology a rehearsal passes on. Facts in flags.yaml. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from disagg_cli.connector.host_memory import mode
+from disagg_cli.kv.facts import read_facts
+from disagg_cli.rehearsal.notes import Note
+from disagg_cli.secrets import is_secret
+from disagg_cli.topology.spec import Scalar
+from disagg_cli.topology.synthetic import CONTEXT
+
+LARGEST_CHUNK = 2048
+"""Tokens. The proof of KV sends a prompt beyond the chunk; torch_native takes seconds for longer ones."""
+
+MOST_REQUESTS = 64
+"""Requests at once: each has a row of page indices as long as the context."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One entry of flags.yaml."""
+
+    names: tuple[str, ...]
+    why: str
+    keep: bool = False
+
+    def meets(self, name: str) -> bool:
+        """Whether this rule is about that flag or variable."""
+        return any(fnmatchcase(name, pattern) for pattern in self.names)
+
+
+def translate_flags(args: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], list[Note]]:
+    """The flags that CPU servers get, and what became of the others."""
+    kept, notes = {}, []
+    for flag, value in args.items():
+        if rule := next((rule for rule in _rules("flags") if rule.meets(flag)), None):
+            notes.append(Note(kind="not covered", what=f"--{flag}", why=rule.why))
+            continue
+        kept[flag] = smaller = _smaller(flag, value)
+        if smaller == value:
+            notes.append(Note(kind="as written", what=f"--{flag} {value}" if value is not True else f"--{flag}"))
+        else:
+            notes.append(Note(kind="reduced", what=f"--{flag} {value} -> {smaller}", why="long prompts, many requests"))
+    return kept, notes
+
+
+def translate_variables(env: Mapping[str, str]) -> tuple[dict[str, str], list[Note]]:
+    """The same for variables. Values are not told: some are secrets."""
+    kept, notes = {}, []
+    for name, value in env.items():
+        rule = next(rule for rule in _rules("variables") if rule.meets(name))
+        if rule.keep and not (is_secret(name) and not _number(value)):
+            kept[name] = value
+            notes.append(Note(kind="as written", what=name))
+        else:
+            notes.append(Note(kind="not covered", what=name, why=rule.why))
+    return kept, notes
+
+
+def _number(value: str) -> bool:
+    """Whether this is a setting that only sounds like a secret, such as SGLANG_INIT_NEW_TOKEN_RATIO."""
+    return value.replace(".", "", 1).isdecimal()
+
+
+def _smaller(flag: str, value: Scalar) -> Scalar:
+    """Sizes that a small machine can rehearse. The mechanism is the same."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if flag == "chunked-prefill-size" and value > LARGEST_CHUNK:
+        return mode.ARGS["chunked-prefill-size"]
+    if flag == "max-running-requests":
+        return min(value, MOST_REQUESTS)
+    return min(value, CONTEXT) if flag == "context-length" else value
+
+
+@cache
+def _rules(kind: str) -> tuple[Rule, ...]:
+    facts = read_facts(Path(__file__).with_name("flags.yaml"))[kind]
+    return tuple(
+        Rule(names=tuple(fact["names"].split()), why=fact["why"], keep=fact.get("keep", False)) for fact in facts
+    )
