@@ -9,7 +9,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from disagg_cli import __version__
-from disagg_cli.cli import check, connector, drill, explain, import_, launch, models, plan, probe, schema, status
+from disagg_cli.cli import (
+    check,
+    connector,
+    drill,
+    explain,
+    import_,
+    launch,
+    models,
+    plan,
+    probe,
+    rehearse,
+    schema,
+    status,
+)
 from disagg_cli.cli import eval as evaluation
 from disagg_cli.errors import DisaggError, Interrupted
 
@@ -21,7 +34,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(check.check, plan.plan, launch.launch, status.status, status.ps, status.logs, status.stop),
+    *(check.check, plan.plan, rehearse.rehearse, launch.launch),
+    *(status.status, status.ps, status.logs, status.stop),
     *(probe.probe, drill.drill),
     *(explain.explain, schema.schema, models.models),
 )

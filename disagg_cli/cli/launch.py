@@ -54,6 +54,7 @@ def launch(
     out = console(as_json=as_json)
     if run_dir is None:
         show_plan(prepared, out)
+        _show_last_rehearsal(prepared, out)
     if dry_run and not (as_json and prepared.errors and not force):
         show(show_dry_run(prepared), prepared.document() | {"plan": prepared.plan_document()}, as_json=as_json)
     refuse_errors(prepared.errors, force=force)
@@ -74,6 +75,16 @@ def launch(
         _detach(prepared, flags, out, as_json=as_json)
     else:
         _launch(prepared, out, cold=cold, exit_after_eval=exit_after_eval, as_json=as_json, run_dir=run_dir)
+
+
+def _show_last_rehearsal(prepared: Prepared, out: Console) -> None:
+    """Say whether this topology has been rehearsed on CPUs, where it is for GPUs."""
+    from disagg_cli.console.rehearse_view import last_rehearsal_line
+    from disagg_cli.rehearsal.fingerprint import fingerprint
+    from disagg_cli.runtime.rehearse import last_rehearsal
+
+    if not prepared.deployment.platform.on_cpu:
+        out.print(last_rehearsal_line(last_rehearsal(fingerprint(prepared.deployment))))
 
 
 def _with_evals(prepared: Prepared, evaluate: str | None, *, against_aggregated: bool) -> Prepared:

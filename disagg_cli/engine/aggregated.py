@@ -1,5 +1,7 @@
 """The command line of one server without disaggregation: the truth that a PD deployment is held against. Pure."""
 
+from dataclasses import replace
+
 from disagg_cli.engine.commands import Command, Machines, flags, platform_args, worker_env
 from disagg_cli.errors import UsageError
 from disagg_cli.topology.deployment import Deployment
@@ -8,10 +10,12 @@ from disagg_cli.topology.spec import Scalar
 NAME = "aggregated"
 
 
-def aggregated_command(deployment: Deployment, *, model_path: str, machines: Machines) -> Command:
+def aggregated_command(
+    deployment: Deployment, *, model_path: str, machines: Machines, tp: int | None = None
+) -> Command:
     """Return the command of a server like the first decode worker, without what makes it one.
 
-    UsageError where the platform has no room for one more server.
+    tp: another size than the worker's. UsageError where the platform has no room for one more server.
     """
     if not deployment.platform.on_cpu:
         raise UsageError(
@@ -19,6 +23,7 @@ def aggregated_command(deployment: Deployment, *, model_path: str, machines: Mac
             fix="start one elsewhere, and compare: disagg eval gsm8k --compare http://HOST:PORT",
         )
     like = deployment.role("decode")[0]
+    like = replace(like, tp=tp or like.tp, dp=1, dp_attention=False, pp=1)
     own = {flag: value for flag, value in like.args.items() if not flag.startswith("disaggregation-")}
     args: dict[str, Scalar] = {
         "model-path": model_path,

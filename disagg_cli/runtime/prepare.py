@@ -39,6 +39,7 @@ class Prepared:
     router: Command
     findings: tuple[Finding, ...] = ()
     aggregated: Command | None = None
+    aggregated_tp: int | None = None
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -167,7 +168,7 @@ def on_machines(prepared: Prepared, facts: Iterable[HostFacts]) -> Prepared:
         prepared,
         workers=_workers(prepared.deployment, machines),
         router=router_command(prepared.deployment, machines=machines),
-        aggregated=_aggregated(prepared.deployment, machines) if prepared.aggregated else None,
+        aggregated=_aggregated(prepared.deployment, machines, prepared.aggregated_tp) if prepared.aggregated else None,
     )
 
 
@@ -181,16 +182,20 @@ def with_gsm8k(prepared: Prepared) -> Prepared:
     return replace(prepared, deployment=replace(deployment, eval=spec))
 
 
-def with_aggregated(prepared: Prepared) -> Prepared:
-    """The same, with an aggregated server beside it. UsageError where there is no room, or nothing to ask."""
+def with_aggregated(prepared: Prepared, *, tp: int | None = None) -> Prepared:
+    """The same, with an aggregated server beside it, of a decode worker's TP unless another is given.
+
+    UsageError where there is no room, or nothing to ask.
+    """
     deployment = prepared.deployment
     if deployment.eval.gsm8k is None:
         raise UsageError("--against-aggregated has nothing to ask: the topology names no eval", fix="add --eval gsm8k")
-    return replace(prepared, aggregated=_aggregated(deployment, _guess(deployment)))
+    return replace(prepared, aggregated=_aggregated(deployment, _guess(deployment), tp), aggregated_tp=tp)
 
 
-def _aggregated(deployment: Deployment, machines: Machines) -> Command:
-    return aggregated.aggregated_command(deployment, model_path=model_path(deployment.model), machines=machines)
+def _aggregated(deployment: Deployment, machines: Machines, tp: int | None) -> Command:
+    path = model_path(deployment.model)
+    return aggregated.aggregated_command(deployment, model_path=path, machines=machines, tp=tp)
 
 
 def with_env(deployment: Deployment, role: Role, env: Mapping[str, str]) -> Deployment:

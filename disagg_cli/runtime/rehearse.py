@@ -1,0 +1,194 @@
+"""A rehearsal: a GPU topology's CPU twin launched, proven, held against an aggregated server, stopped, and reported."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import yaml
+
+from disagg_cli.connector.faults.catalogue import ENABLE
+from disagg_cli.engine.installed import version_of
+from disagg_cli.errors import DisaggError, EvalFailed
+from disagg_cli.evals.compare import Comparison
+from disagg_cli.evals.report import EvalReport
+from disagg_cli.rehearsal.derive import QUESTIONS, Derived, derive
+from disagg_cli.rehearsal.fingerprint import fingerprint
+from disagg_cli.rehearsal.notes import Note, grouped
+from disagg_cli.rehearsal.scaling import Needs, Room, fit
+from disagg_cli.runtime import rundir
+from disagg_cli.runtime.launch import Launch, Options, View, check_machine, record
+from disagg_cli.runtime.prepare import Prepared, prepare_deployment, with_aggregated, with_env
+from disagg_cli.runtime.reservation import reserved
+from disagg_cli.runtime.state import Recorder
+from disagg_cli.topology.loading import load_topology
+from disagg_cli.topology.resolve import draft, resolve
+
+REPORT = "rehearsal.json"
+TOPOLOGY = "topology.yaml"
+PREFIX = "rehearse-"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rehearsal:
+    """A rehearsal that is ready to start. fingerprint: of the topology that it stands for."""
+
+    config: Path
+    name: str
+    fingerprint: str
+    derived: Derived
+    needs: Needs
+    room: Room
+    prepared: Prepared
+    fault: str | None = None
+
+    @property
+    def notes(self) -> list[Note]:
+        """What it has of the topology, by kind."""
+        return grouped(self.derived.notes)
+
+    def document(self) -> dict[str, Any]:
+        """The rehearsal before it has run."""
+        return {
+            "schema": "disagg.rehearsal/1",
+            "config": str(self.config),
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "fault": self.fault,
+            "notes": [note.document() for note in self.notes],
+            "needs": self.needs.document(),
+            "room": {"cores": self.room.cores, "memory_gib": self.room.memory_gib},
+            "topology": dict(self.derived.document),
+            "sglang": version_of("sglang"),
+        }
+
+
+class Shown(View, Protocol):
+    """Who shows a rehearsal while it goes on."""
+
+    def live(self) -> AbstractContextManager[None]:
+        """Keep showing while the body runs."""
+
+
+def prepare_rehearsal(
+    config: Path,
+    *,
+    variant: str | None = None,
+    sets: Sequence[str] = (),
+    unsets: Sequence[str] = (),
+    cold: bool = False,
+    fault: str | None = None,
+) -> Rehearsal:
+    """Derive, scale, plan and judge. Starts nothing.
+
+    UsageError or PlanRefused say what is wrong; a plan that says no is in `prepared.errors`.
+    """
+    spec = load_topology(config, variant=variant, sets=sets, unsets=unsets)
+    room = room_here()
+    derived, needs = fit(derive(spec, installed=version_of("sglang")), room, warm=not cold)
+    deployment = resolve(derived.spec)
+    if fault:
+        deployment = with_env(deployment, "prefill", {ENABLE: fault})
+    prepared = with_aggregated(prepare_deployment(config, deployment), tp=1)
+    return Rehearsal(
+        config=config,
+        name=spec.name,
+        fingerprint=fingerprint(draft(spec)),
+        derived=derived,
+        needs=needs,
+        room=room,
+        prepared=prepared,
+        fault=fault,
+    )
+
+
+def room_here() -> Room:
+    """The cores that this process may use, and the memory that is free now."""
+    return Room(cores=len(os.sched_getaffinity(0)), memory_gib=round(psutil.virtual_memory().available / GIB, 1))
+
+
+def run_rehearsal(rehearsal: Rehearsal, show: Callable[[Recorder], Shown]) -> tuple[dict[str, Any], DisaggError | None]:
+    """Do all of it, leave no process behind, and return the report, which is kept, with what ended it."""
+    asyncio.run(check_machine(rehearsal.prepared))
+    with reserved({port for ports in rehearsal.prepared.listeners().values() for port in ports}):
+        asyncio.run(check_machine(rehearsal.prepared))  # again: one that was faster may have bound them by now
+        directory = rundir.create(f"{PREFIX}{rehearsal.name}")
+        directory.write_text(TOPOLOGY, yaml.safe_dump(dict(rehearsal.derived.document), sort_keys=False))
+        recorder = record(replace(rehearsal.prepared, config=directory.path / TOPOLOGY), directory)
+        view = _Noting(show(recorder))
+        options = Options(warm=rehearsal.needs.warm, exit_after_eval=True)
+        begun, error = time.time(), None
+
+        async def run() -> None:
+            await Launch(rehearsal.prepared, options, recorder, view).run()
+
+        try:
+            with view.shown.live():
+                asyncio.run(run())
+            _require_agreement(view.seen)
+        except DisaggError as caught:
+            error = caught
+    report = rehearsal.document() | {
+        "run": directory.path.name,
+        "at": round(begun, 3),
+        "seconds": round(time.time() - begun, 1),
+        "ok": error is None,
+        "exit_code": error.exit_code if error else 0,
+        "reason": error.what.splitlines()[0] if error else "every pair proven, and every answer the same",
+        "probe": directory.read("probe.json"),
+        "agreement": view.agreement,
+    }
+    directory.write(REPORT, report)
+    return report, error
+
+
+class _Noting:
+    """Shows a launch as another view does, and keeps the comparison of the answers."""
+
+    def __init__(self, shown: Shown) -> None:
+        self.shown = shown
+        self.seen: Comparison | None = None
+
+    def report(self, report: EvalReport) -> None:
+        self.shown.report(report)
+
+    def comparison(self, comparison: Comparison) -> None:
+        self.seen = comparison  # the report tells it
+
+    def serving(self) -> None:
+        self.shown.serving()
+
+    @property
+    def agreement(self) -> dict[str, Any] | None:
+        """How many answers were the same, in figures."""
+        seen = self.seen
+        return {"questions": QUESTIONS, "answered": seen.pairs, "identical": seen.identical} if seen else None
+
+
+def _require_agreement(seen: Comparison | None) -> None:
+    """Every answer must be the same: arithmetic is exact, so that one that is not is the transfer's doing."""
+    if seen is None or seen.identical < QUESTIONS:
+        same = seen.identical if seen else 0
+        raise EvalFailed(
+            f"{same} of {QUESTIONS} answers are those of the aggregated server",
+            fix="see `eval/comparison.json` in the run's folder for where they part",
+        )
+
+
+def last_rehearsal(word: str) -> dict[str, Any] | None:
+    """The report of the newest rehearsal with this fingerprint, planted faults aside; None if there is none."""
+    reports = (rundir.home() / "runs").glob(f"{PREFIX}*/{REPORT}")
+    for path in sorted(reports, key=lambda path: path.stat().st_mtime, reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            report: dict[str, Any] = json.loads(path.read_text())
+            if report["fingerprint"] == word and report["fault"] is None:
+                return report
+    return None
