@@ -25,6 +25,21 @@ class Timeouts:
     poll: float = 0.1
     """Between two looks at processes and health."""
 
+    connect: float = 10.0
+    """For ssh to get to a host and through its handshake."""
+
+    ask: float = 30.0
+    """For one answer of a host, such as what is installed there. A first import from a network disk takes its time."""
+
+    silent: float = 3.0
+    """Without a word from a host whose workers are followed, before the connection counts as lost."""
+
+    reattach: float = 15.0
+    """For getting a lost connection back. Its workers go on meanwhile; after it the run is given up."""
+
+    lease: float = 600.0
+    """A host ends a worker that no disagg has asked after for so long: one whose host was lost, and never stopped."""
+
 
 ON_GPU = Timeouts()
 ON_CPU = Timeouts(health=300.0)

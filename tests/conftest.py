@@ -2,9 +2,11 @@
 
 import asyncio
 import inspect
+import os
 import signal
 
 import pytest
+import ssh_lab as ssh_lab_of
 from hypothesis import settings
 
 settings.register_profile("shared cores", deadline=None)  # how long one example takes says how busy the machine is
@@ -33,3 +35,15 @@ def pytest_pyfunc_call(pyfuncitem):
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture(scope="session")
+def ssh_lab(tmp_path_factory):
+    """Three hosts that ssh reaches."""
+    if reason := ssh_lab_of.unavailable():
+        pytest.skip(reason)
+    ssh_lab_of.install()
+    lab = ssh_lab_of.SshLab(tmp_path_factory.mktemp("ssh"), port=20100 + os.getpid() % 500)
+    lab.up()
+    yield lab
+    lab.down()

@@ -1,19 +1,19 @@
 """This machine: each process cold, by its ordinary command line, in a session of its own."""
 
+import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Executor, Handle, Site
+from disagg_cli.topology import survey
 from disagg_cli.topology.deployment import Host
-from disagg_cli.topology.machine import HostFacts, gather
+from disagg_cli.topology.machine import HostFacts, gather, host_facts
 
 
 def executor(site: Site) -> Executor:
@@ -42,19 +42,8 @@ class LocalExecutor:
         self, hosts: Sequence[Host], ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]
     ) -> tuple[HostFacts, ...]:
         """Look at this machine."""
-        here = [host for host in ports if sessions.is_local(host.address)]
-        found = HostFacts(
-            host=hosts[0].name,
-            python=sys.executable,
-            cores=tuple(sorted(os.sched_getaffinity(0))),
-            package=str(Path(__file__).parents[1]),
-            plugin=bool(metadata.entry_points(group="sglang.srt.plugins", name="disagg")),
-            foreign=tuple(host.address for host in ports if host not in here),
-            taken={host.address: sessions.taken(host.address, ports[host]) for host in here},
-            missing=tuple(path for path in paths if not Path(path).exists()),  # noqa: ASYNC240 - a few files
-            facts=gather(),
-        )
-        return (found,)
+        wanted = {host.address: list(ports[host]) for host in ports}
+        return (host_facts(hosts[0].name, await asyncio.to_thread(survey.host, wanted, paths), gather()),)
 
     async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
         """It is here."""

@@ -8,6 +8,7 @@ from disagg_cli.executors.protocol import Executor, Site
 
 EXECUTORS: dict[str, str] = {
     "local": "disagg_cli.executors.local",
+    "ssh": "disagg_cli.executors.ssh",
 }
 """Name -> module with a function `executor(site)`. A new kind of place is such a module, and a line here.
 

@@ -50,11 +50,6 @@ def taken(address: str, ports: Iterable[int]) -> tuple[int, ...]:
     return tuple(port for port in ports if not _can_bind(address, port))
 
 
-def is_local(address: str) -> bool:
-    """Whether this machine can listen at this address."""
-    return _can_bind(address, 0)
-
-
 def _can_bind(address: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

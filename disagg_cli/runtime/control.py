@@ -14,7 +14,7 @@ from typing import Any
 
 from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
-from disagg_cli.executors.protocol import Handle, Site
+from disagg_cli.executors.protocol import Executor, Handle, Site
 from disagg_cli.executors.registry import make
 from disagg_cli.runtime import disk, shared_memory
 from disagg_cli.runtime.clock import age
@@ -129,22 +129,41 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
     site = Site(settings=made.get("executor_settings", {}), run=run.path.name, logs=run.logs)
     executor = make(made.get("executor", "local"), site)
     handles = [handle for process in status(run).state["processes"] if (handle := _handle(process))]
-    found: list[str] = []
+    found: dict[str, None] = {}
+    lost: dict[str, LaunchFailed] = {}
     deadline = time.monotonic() + STOP_S
     try:
         if handles:
             await executor.open()
-        while left := [handle for handle in handles if await executor.survivors(handle)]:
-            found += [handle.name for handle in left if handle.name not in found]
+        while left := await _survivors(executor, [one for one in handles if one.name not in lost], lost):
+            found |= dict.fromkeys(handle.name for handle in left)
             if time.monotonic() > deadline:
                 raise LaunchFailed(f"still running after SIGKILL: {', '.join(found)}")
-            await asyncio.gather(*map(executor.kill, left))
+            await asyncio.gather(*map(executor.kill, left), return_exceptions=True)
             await asyncio.sleep(0.1)
-        await asyncio.gather(*map(executor.collect, handles))
+        kept = [executor.collect(handle) for handle in handles if handle.name not in lost]
+        await asyncio.gather(*kept, return_exceptions=True)
     finally:
         await executor.close()
     shared_memory.remove(name for process in status(run).state["processes"] for name in process.get("segments", ()))
+    if lost:
+        whats = "; ".join(dict.fromkeys(error.what for error in lost.values()))
+        raise LaunchFailed(
+            f"nobody knows whether {', '.join(lost)} still run: {whats}",
+            fix=f"`disagg stop` again once it answers; by itself it ends them after {ON_CPU.lease:.0f} s alone",
+        )
     return tuple(found)
+
+
+async def _survivors(executor: Executor, handles: Sequence[Handle], lost: dict[str, LaunchFailed]) -> list[Handle]:
+    """Those that still run; those whose host cannot be asked go into `lost`."""
+    answers = await asyncio.gather(*map(executor.survivors, handles), return_exceptions=True)
+    for handle, answer in zip(handles, answers, strict=True):
+        if isinstance(answer, LaunchFailed):
+            lost[handle.name] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+    return [handle for handle, pids in zip(handles, answers, strict=True) if pids and handle.name not in lost]
 
 
 def _handle(process: dict[str, Any]) -> Handle | None:

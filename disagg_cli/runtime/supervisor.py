@@ -145,7 +145,9 @@ class Supervisor:
         return []
 
     async def _left(self, handles: Sequence[Handle]) -> list[Handle]:
-        return [handle for handle in handles if await self.executor.survivors(handle)]
+        """Those that still run; also those whose host cannot be asked, which may."""
+        found = await asyncio.gather(*map(self.executor.survivors, handles), return_exceptions=True)
+        return [handle for handle, pids in zip(handles, found, strict=True) if pids]
 
     def _note_segments(self, name: str) -> None:
         """What a process has in /dev/shm: known only while it runs, and wanted once it has been killed."""

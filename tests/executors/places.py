@@ -1,16 +1,20 @@
 """The places that the contract suite runs in, and programs to run there."""
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ssh_lab import HOSTS, SshLab
+
 from disagg_cli.engine.commands import Command
-from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
-from disagg_cli.executors.protocol import Executor, Handle
+from disagg_cli.executors.protocol import Executor, Handle, Site
+from disagg_cli.executors.ssh import SshExecutor
 from disagg_cli.executors.warm import WarmExecutor
+from disagg_cli.settings import Timeouts
 from disagg_cli.topology.deployment import Host
 
 HERE = Host(name="localhost", address="127.0.0.1", gpus=0, local=True)
@@ -33,11 +37,13 @@ def warm(code: str, **env: str) -> Command:
 
 @dataclass
 class Place:
-    """An executor, the programs that it runs, and what has been started."""
+    """An executor, the programs that it runs, and what has been started. again: makes another executor like it."""
 
     executor: Executor
     program: Callable[..., Command]
     folder: Path
+    again: Callable[[], Executor]
+    host: Host = HERE
     started: list[Handle] = field(default_factory=list)
 
     async def start(self, code: str, **env: str) -> Handle:
@@ -47,30 +53,54 @@ class Place:
         self.started.append(handle)
         return handle
 
+    async def gone(self, handle: Handle) -> None:
+        """Wait until nothing of a session is left."""
+        while await self.executor.survivors(handle):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def ended(self, handle: Handle) -> int:
+        """The exit code, once there is one."""
+        while (code := await self.executor.poll(handle)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return code
+
 
 @contextlib.asynccontextmanager
 async def local_place(folder: Path) -> AsyncIterator[Place]:
     """This machine, each process cold."""
-    with_local = Place(LocalExecutor(), cold, folder)
-    try:
-        yield with_local
-    finally:
-        await _clean(with_local)
+    async with _place(LocalExecutor, cold, folder) as place:
+        yield place
 
 
 @contextlib.asynccontextmanager
 async def warm_place(folder: Path) -> AsyncIterator[Place]:
     """This machine, forked from the parent that DISAGG_WARM_PARENT names."""
-    executor = WarmExecutor(folder / "parent.log")
-    await executor.open()
-    forked = Place(executor, warm, folder)
+    async with _place(lambda: WarmExecutor(folder / "parent.log"), warm, folder) as place:
+        yield place
+
+
+@contextlib.asynccontextmanager
+async def ssh_place(folder: Path, lab: SshLab, *, tell: Callable[[str], None] = print) -> AsyncIterator[Place]:
+    """A host of the lab."""
+    host = Host(name="h1", address=HOSTS["h1"], gpus=0, local=False)
+    settings = {"config": str(lab.config), "python": sys.executable}
+    site = Site(settings=settings, run=folder.name, logs=folder, timeouts=Timeouts(reattach=5.0), tell=tell)
+
+    def remote(code: str, **env: str) -> Command:
+        return replace(cold(code, **env), host=host)
+
+    async with _place(lambda: SshExecutor(site), remote, folder, host) as place:
+        yield place
+
+
+@contextlib.asynccontextmanager
+async def _place(
+    make: Callable[[], Executor], program: Callable[..., Command], folder: Path, host: Host = HERE
+) -> AsyncIterator[Place]:
+    place = Place(make(), program, folder, make, host)
+    await place.executor.open()
     try:
-        yield forked
+        yield place
     finally:
-        await _clean(forked)
-
-
-async def _clean(place: Place) -> None:
-    for handle in place.started:
-        sessions.kill_session(handle.pid)
-    await place.executor.close()
+        await asyncio.gather(*map(place.executor.kill, place.started), return_exceptions=True)
+        await place.executor.close()

@@ -1,21 +1,27 @@
 """What every executor promises (executors/protocol.py), on every place that there is."""
 
+import contextlib
 import os
 import signal
 import socket
+from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
-from places import FOREVER, HERE, LEAVES_A_CHILD, PARENT, STUBBORN, local_place, warm_place
+from places import FOREVER, LEAVES_A_CHILD, PARENT, STUBBORN, local_place, ssh_place, warm_place
 from waiting import until
 
 from disagg_cli.executors import sessions
+from disagg_cli.executors.protocol import UNKNOWN_EXIT
 
 
-@pytest.fixture(params=["local", "warm"])
+@pytest.fixture(params=["local", "warm", "ssh"])
 def place(request, tmp_path):
     """A place to start processes in: an async context manager."""
     if request.param == "local":
         return local_place(tmp_path)
+    if request.param == "ssh":
+        return ssh_place(tmp_path, request.getfixturevalue("ssh_lab"))
     request.getfixturevalue("shared_parent")
     return warm_place(tmp_path)
 
@@ -25,26 +31,18 @@ def said(handle):
     return lambda: handle.log.exists() and "ready" in handle.log.read_text()
 
 
-async def ended(place, handle):
-    """The exit code, once there is one."""
-    while (code := await place.executor.poll(handle)) is None:
-        await until(lambda: True)
-    return code
-
-
 async def test_a_process_runs(place):
     async with place as here:
         handle = await here.start(FOREVER)
         await until(said(handle))
         assert await here.executor.poll(handle) is None
         assert await here.executor.survivors(handle) == (handle.pid,)
-        assert sessions.same_process(handle.pid, handle.born)
 
 
 async def test_its_session_is_there_at_once(place):
     """Whoever stops right after a start must find what it started."""
     async with place as here:
-        for _ in range(20):
+        for _ in range(5):
             handle = await here.start(FOREVER)
             assert await here.executor.survivors(handle) == (handle.pid,)
             assert handle.log.exists()
@@ -52,9 +50,9 @@ async def test_its_session_is_there_at_once(place):
 
 async def test_it_leads_a_session_of_its_own(place):
     async with place as here:
-        handle = await here.start(FOREVER)
-        await until(said(handle))
-        assert os.getsid(handle.pid) == handle.pid != os.getsid(0)
+        handle = await here.start("import os; print(os.getsid(0), os.getpid())")
+        await here.ended(handle)
+        assert handle.log.read_text() == f"{handle.pid} {handle.pid}\n"
 
 
 @pytest.mark.parametrize(
@@ -69,26 +67,26 @@ async def test_it_leads_a_session_of_its_own(place):
 )
 async def test_exit_codes(place, code, exit_code):
     async with place as here:
-        assert await ended(here, await here.start(code)) == exit_code
+        assert await here.ended(await here.start(code)) == exit_code
 
 
 async def test_an_exit_code_is_not_forgotten(place):
     async with place as here:
         handle = await here.start("raise SystemExit(3)")
-        await ended(here, handle)
+        await here.ended(handle)
         assert [await here.executor.poll(handle) for _ in range(3)] == [3, 3, 3]
 
 
 async def test_exit_codes_are_not_mixed_up(place):
     async with place as here:
         handles = [await here.start(f"raise SystemExit({code})") for code in range(5)]
-        assert [await ended(here, handle) for handle in reversed(handles)] == [4, 3, 2, 1, 0]
+        assert [await here.ended(handle) for handle in reversed(handles)] == [4, 3, 2, 1, 0]
 
 
 async def test_output_and_errors_go_to_the_log(place):
     async with place as here:
         handle = await here.start("import sys; print('out', flush=True); print('err', file=sys.stderr); 1 / 0")
-        await ended(here, handle)
+        await here.ended(handle)
         log = handle.log.read_text()
         assert log.index("out") < log.index("err") < log.index("ZeroDivisionError")
 
@@ -96,23 +94,21 @@ async def test_output_and_errors_go_to_the_log(place):
 async def test_the_reason_of_an_exit_is_in_the_log(place):
     async with place as here:
         handle = await here.start("raise SystemExit('the reason')")
-        await ended(here, handle)
+        await here.ended(handle)
         assert handle.log.read_text() == "the reason\n"
 
 
 async def test_standard_input_is_empty(place):
     async with place as here:
-        assert await ended(here, await here.start("import sys; raise SystemExit(len(sys.stdin.read()))")) == 0
+        assert await here.ended(await here.start("import sys; raise SystemExit(len(sys.stdin.read()))")) == 0
 
 
-async def test_the_commands_environment_is_on_top_of_this_ones(place, monkeypatch):
-    monkeypatch.setenv("INHERITED", "a")
-    monkeypatch.setenv("BOTH", "a")
+async def test_the_commands_environment_is_on_top_of_the_hosts(place):
     async with place as here:
-        show = "import os; print(*(os.environ[name] for name in ('INHERITED', 'BOTH', 'GIVEN')))"
-        handle = await here.start(show, BOTH="b", GIVEN="c d")
-        await ended(here, handle)
-        assert handle.log.read_text() == "a b c d\n"
+        show = "import os; print(*(os.environ[name] for name in ('HOME', 'GIVEN')))"
+        handle = await here.start(show, GIVEN="c d")
+        await here.ended(handle)
+        assert handle.log.read_text() == f"{os.environ['HOME']} c d\n"
 
 
 async def test_terminate_asks(place):
@@ -121,7 +117,7 @@ async def test_terminate_asks(place):
         handle = await here.start(asked + FOREVER)
         await until(said(handle))
         await here.executor.terminate(handle)
-        assert await ended(here, handle) == 9
+        assert await here.ended(handle) == 9
 
 
 async def test_terminate_does_not_force(place):
@@ -131,13 +127,13 @@ async def test_terminate_does_not_force(place):
         await here.executor.terminate(handle)
         assert await here.executor.survivors(handle) == (handle.pid,)
         await here.executor.kill(handle)
-        assert await ended(here, handle) == -signal.SIGKILL
+        assert await here.ended(handle) == -signal.SIGKILL
 
 
 async def test_a_process_that_has_ended_can_be_ended_again(place):
     async with place as here:
         handle = await here.start("pass")
-        await ended(here, handle)
+        await here.ended(handle)
         await here.executor.terminate(handle)
         await here.executor.kill(handle)
         assert await here.executor.survivors(handle) == ()
@@ -150,23 +146,93 @@ async def test_kill_reaches_children(place):
         child = int(handle.log.read_text().split()[0])
         assert set(await here.executor.survivors(handle)) == {handle.pid, child}
         await here.executor.kill(handle)
-        assert await ended(here, handle) == -signal.SIGKILL
-        await until(lambda: not sessions.members(handle.pid))
+        assert await here.ended(handle) == -signal.SIGKILL
+        await here.gone(handle)
 
 
 async def test_kill_reaches_what_outlived_the_leader(place):
     async with place as here:
         handle = await here.start(LEAVES_A_CHILD)
-        assert await ended(here, handle) == 0
+        assert await here.ended(handle) == 0
         await here.executor.kill(handle)
-        await until(lambda: not sessions.members(handle.pid))
+        await here.gone(handle)
         assert await here.executor.survivors(handle) == ()
 
 
 async def test_taken_ports(place):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        async with place as here:
-            (facts,) = await here.executor.look([HERE], {HERE: {port: "x"}}, [])
-            assert facts.taken == {"127.0.0.1": (port,)}
-    assert sessions.taken("127.0.0.1", [port]) == ()
+    async with place as here:
+        with socket.create_server((here.host.address, 0)) as server:
+            port = server.getsockname()[1]
+            (facts,) = await here.executor.look([here.host], {here.host: {port: "x"}}, [])
+            assert facts.taken == {here.host.address: (port,)}
+        assert sessions.taken(here.host.address, [port]) == ()
+
+
+async def test_what_is_found_on_a_host(place, tmp_path):
+    async with place as here:
+        elsewhere = replace(here.host, address="203.0.113.1")
+        (facts,) = await here.executor.look([here.host], {elsewhere: {}}, [str(tmp_path), "/no/such"])
+        assert (facts.host, facts.problem, facts.plugin) == (here.host.name, "", True)
+        assert (facts.foreign, facts.missing) == (("203.0.113.1",), ("/no/such",))
+        assert set(facts.cores) == os.sched_getaffinity(0)
+        assert facts.facts.installed == version("sglang")
+
+
+async def test_a_folder_is_there_under_the_same_path(place, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    async with place as here:
+        await here.executor.provide([here.host], tmp_path / "model")
+        assert await here.ended(await here.start(f"print(open('{tmp_path}/model/config.json').read())")) == 0
+
+
+@contextlib.asynccontextmanager
+async def another(here):
+    """An executor that has started nothing."""
+    fresh = here.again()
+    await fresh.open()
+    yield fresh
+    await fresh.close()
+
+
+async def test_another_executor_finds_a_process_by_its_handle(place):
+    async with place as here:
+        handle = await here.start(FOREVER)
+        await until(said(handle))
+        async with another(here) as fresh:
+            assert await fresh.poll(handle) is None
+            assert await fresh.survivors(handle) == (handle.pid,)
+            await fresh.terminate(handle)
+            await here.gone(handle)
+            here.executor, before = fresh, here.executor
+            assert await here.ended(handle) in (-signal.SIGTERM, UNKNOWN_EXIT)
+            here.executor = before
+
+
+async def test_another_executor_kills_a_process_by_its_handle(place):
+    async with place as here:
+        handle = await here.start(PARENT)
+        await until(said(handle))
+        async with another(here) as fresh:
+            await fresh.kill(handle)
+            await here.gone(handle)
+            assert await fresh.survivors(handle) == ()
+            await fresh.collect(handle)
+
+
+async def test_close_ends_nothing(place):
+    async with place as here:
+        handle = await here.start(FOREVER)
+        await until(said(handle))
+        async with another(here) as fresh:
+            await fresh.poll(handle)
+        assert await here.executor.poll(handle) is None
+
+
+async def test_collect_brings_the_whole_log(place):
+    async with place as here:
+        handle = await here.start("print('x' * 2_000_000); print('last')")
+        await here.gone(handle)
+        await here.executor.collect(handle)
+        assert handle.log.stat().st_size == 2_000_006
+        assert handle.log.read_text().endswith("x\nlast\n")

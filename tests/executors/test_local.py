@@ -63,6 +63,15 @@ def test_pythonpath_is_added_to(monkeypatch, inherited, given, merged):
     assert environment(Command(name="x", host=HERE, argv=(sys.executable,), env=env)).get("PYTHONPATH") == merged
 
 
+async def test_a_process_inherits_this_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("INHERITED", "a")
+    monkeypatch.setenv("BOTH", "a")
+    async with local_place(tmp_path) as here:
+        handle = await here.start("import os; print(os.environ['INHERITED'], os.environ['BOTH'])", BOTH="b")
+        await here.ended(handle)
+        assert handle.log.read_text() == "a b\n"
+
+
 def test_this_environment_is_left_alone(monkeypatch):
     environment(cold("pass", DISAGG_TEST_ONLY="1"))
     assert "DISAGG_TEST_ONLY" not in os.environ

@@ -2,7 +2,8 @@
 
 import pytest
 
-from disagg_cli.topology.machine import Facts, Rail, gather, rails, ucx_libraries
+from disagg_cli.topology.machine import Facts, Rail, gather, rails
+from disagg_cli.topology.survey import ucx_libraries
 
 
 @pytest.fixture

@@ -1,0 +1,213 @@
+"""The far end of the ssh executor: a program sent over the connection, for which nothing is installed on the host.
+
+Standard library only, Python 3.8 or later, Linux. It answers one JSON document a line, and ends when its input does.
+Each worker has a keeper, a process that outlives the connection: it started the worker, and writes down how it ended.
+
+A worker's folder, ~/.local/state/disagg/remote/RUN/HOST/WORKER, holds `log`, `leader` (pid, start time in ticks, boot
+id), `keeper` (the same), `exit` and `sent` (how far disagg has the log). RUN/HOST/touch is touched by each `sync`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from disagg_cli.executors import keeper, procfs
+    from disagg_cli.topology import survey
+else:
+    keeper, procfs, survey = (sys.modules.get(name) for name in ("keeper", "procfs", "survey"))
+
+BOOT = (
+    "import sys,json,types;m=json.loads(sys.stdin.buffer.readline());"
+    '[exec(compile(s,n,"exec"),sys.modules.setdefault(n,types.ModuleType(n)).__dict__) for n,s in m.items()];'
+    'sys.modules["helper"].main(m)'
+)
+"""What `python -c` runs, there too: it reads modules, name -> text, from the first line of its input."""
+
+MARK = "disagg-helper 1"
+"""The first line of the helper. What stands before it was written by the login shell's start-up files."""
+
+UNKNOWN_EXIT = 255
+CHUNK = 256 << 10
+ANSWER = 2 << 20
+
+
+def main(modules: dict[str, str]) -> None:
+    """Be the helper, or a keeper, as the second line of the input says."""
+    role = json.loads(sys.stdin.buffer.readline())
+    if "keep" in role:
+        keeper.Keeper(**role["keep"]).run()
+    else:
+        Helper(modules).run()
+
+
+class Helper:
+    """Answers requests. Those that take their time have threads of their own, so that `sync` is never late."""
+
+    def __init__(self, modules: dict[str, str]) -> None:
+        self.modules = modules
+        state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+        self.base = Path(state) / "disagg/remote"
+        self.writing = threading.Lock()
+        self.keepers: list[subprocess.Popen[bytes]] = []
+
+    def run(self) -> None:
+        """Answer until the connection ends."""
+        self._write(MARK)
+        for line in sys.stdin.buffer:
+            request = json.loads(line)
+            if request["do"] == "sync":
+                self._answer(request)
+            else:
+                threading.Thread(target=self._answer, args=(request,), daemon=True).start()
+        os._exit(0)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        try:
+            answer = {"answer": getattr(self, "do_" + request["do"])(**request["with"])}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other end has to hear of it
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        self._write(json.dumps({"id": request["id"], **answer}))
+
+    def _write(self, line: str) -> None:
+        with self.writing:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+    def folder(self, token: str) -> Path:
+        """Where a worker's files are. The home folder may be shared between hosts."""
+        run, _, worker = token.partition("/")
+        return self.base / run / os.uname().nodename / worker
+
+    def do_look(self, ports: dict[str, list[int]], paths: list[str]) -> dict[str, Any]:
+        """What this host is like. ports: address -> those that must be free."""
+        return {**survey.host(ports, paths), "facts": survey.survey()}
+
+    def do_lacks(self, folder: str, files: dict[str, int]) -> list[str]:
+        """Which of these files, name -> bytes, are not in a folder of this host."""
+        return [name for name, size in files.items() if procfs.size(Path(folder) / name) != size]
+
+    def do_put(self, path: str, at: int, data: str, size: int) -> None:
+        """Write a part of a file; it has its name once it is whole."""
+        draft = Path(path + ".part")
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("r+b" if at else "wb") as file:
+            file.seek(at)
+            file.write(base64.b64decode(data))
+            whole = file.tell() == size
+        if whole:
+            draft.rename(path)
+
+    def do_start(self, token: str, argv: list[str], env: dict[str, str], lease: float) -> dict[str, Any]:
+        """Start a worker under a keeper. Asked a second time, after a lost answer, it is the same worker."""
+        folder = self.folder(token)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (folder / "leader").exists():
+            procfs.touch(folder.parent / "touch")
+            self._start_keeper(token, {"folder": str(folder), "argv": argv, "env": _over(env), "lease": lease})
+        leader = json.loads((folder / "leader").read_text())
+        return {"pid": leader["pid"], "born": procfs.born(leader["ticks"])}
+
+    def _start_keeper(self, token: str, keep: dict[str, Any]) -> None:
+        one = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", BOOT, "disagg-keeper", token],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.keepers.append(one)
+        assert one.stdin
+        assert one.stdout
+        for line in (
+            self.modules,
+            {"keep": keep},
+        ):  # a command line can be seen by all, so the environment is not in it
+            one.stdin.write(json.dumps(line).encode() + b"\n")
+        one.stdin.close()
+        said = one.stdout.read().decode(errors="replace").strip()
+        one.stdout.close()
+        if said != "started":
+            shutil.rmtree(keep["folder"], ignore_errors=True)
+            raise RuntimeError(said.splitlines()[-1] if said else "its keeper died")
+
+    def do_sync(self, workers: dict[str, int | None]) -> dict[str, Any]:
+        """How workers are, and what they have written since an offset; None: since what disagg was last sent."""
+        self.keepers = [one for one in self.keepers if one.poll() is None]
+        for run in {self.folder(token).parent for token in workers}:
+            procfs.touch(run / "touch")
+        room = ANSWER
+        news = {}
+        for token, offset in workers.items():
+            news[token] = _news(self.folder(token), offset, min(CHUNK, room))
+            room -= len(news[token]["data"])
+        return news
+
+    def do_alive(self, token: str) -> list[int]:
+        """Pids of a worker's session that still run."""
+        return procfs.members(self.folder(token))
+
+    def do_terminate(self, token: str) -> None:
+        """Ask the leader to end."""
+        folder = self.folder(token)
+        if procfs.runs(leader := procfs.read_identity(folder / "leader")):
+            procfs.send(leader["pid"], signal.SIGTERM)
+
+    def do_kill(self, token: str) -> None:
+        """End the whole session."""
+        for pid in procfs.members(self.folder(token)):
+            procfs.send(pid, signal.SIGKILL)
+
+    def do_forget(self, token: str) -> None:
+        """Remove the files of a worker that has ended, and of the run with its last worker."""
+        folder = self.folder(token)
+        if procfs.members(folder):
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if [path.name for path in folder.parent.iterdir()] == ["touch"]:
+                shutil.rmtree(folder.parent)
+                folder.parent.parent.rmdir()
+
+
+def _news(folder: Path, offset: int | None, most: int) -> dict[str, Any]:
+    sent = folder / "sent"
+    start = int(procfs.text(sent) or 0) if offset is None else offset
+    if offset and str(offset) != procfs.text(sent):
+        with contextlib.suppress(OSError):
+            procfs.write(sent, str(offset))
+    code = _exit(folder)  # looked at before the log: once there is a code, nothing more of the leader comes
+    data, size = b"", procfs.size(folder / "log") or 0
+    if size > start and most > 0:
+        with (folder / "log").open("rb") as log:
+            log.seek(start)
+            data = log.read(most)
+    more = start + len(data) < size
+    return {"exit": code, "data": base64.b64encode(data).decode(), "offset": start + len(data), "more": more}
+
+
+def _exit(folder: Path) -> int | None:
+    """The exit code; None while the worker runs, or while its keeper is about to write the code down."""
+    if text := procfs.text(folder / "exit"):
+        return int(text)
+    if procfs.runs(procfs.read_identity(folder / "leader")) or procfs.runs(procfs.read_identity(folder / "keeper")):
+        return None
+    return int(procfs.text(folder / "exit") or UNKNOWN_EXIT)
+
+
+def _over(env: dict[str, str]) -> dict[str, str]:
+    """This environment with settings on top; PYTHONPATH is added to."""
+    merged = {**os.environ, **env}
+    if env.get("PYTHONPATH") and os.environ.get("PYTHONPATH"):
+        merged["PYTHONPATH"] = f"{env['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
+    return merged

@@ -1,0 +1,217 @@
+"""Hosts that the user's OpenSSH reaches: configuration, agent and jump hosts are the user's own.
+
+helper.py is sent over one connection for each host; keeper.py lets workers outlive it. Logs are followed into the
+run's directory, so that everything above reads files of this machine.
+"""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.engine.commands import Command
+from disagg_cli.errors import DisaggError, LaunchFailed
+from disagg_cli.executors.protocol import Executor, Handle, Site
+from disagg_cli.executors.ssh_connection import Connection, HostLost, address_of, encoded
+from disagg_cli.topology.deployment import Host
+from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
+
+FOLLOW_S = 0.2
+PART = 1 << 20
+
+
+def executor(site: Site) -> Executor:
+    """Processes on the hosts that the topology names."""
+    return SshExecutor(site)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A worker whose host is asked after it. offset: how much of its log is here, None where that is not known."""
+
+    handle: Handle
+    offset: int | None
+    exit: int | None = None
+
+
+class SshExecutor:
+    """Starts processes on other hosts. They go on without it, until their hosts have not heard of it for a while."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._connections: dict[str, Connection] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, LaunchFailed] = {}
+
+    async def open(self) -> None:
+        """Connections are made when they are needed."""
+
+    async def place(self, hosts: Sequence[Host]) -> Mapping[str, Host]:
+        """Hosts keep their names; their addresses are those that ssh connects to, where the topology gives no other."""
+        given = self._site.settings.get("addresses", {})
+        unknown = [host for host in hosts if host.name not in given]
+        config = self._site.settings.get("config")
+        found = await asyncio.gather(*(address_of(host.name, config) for host in unknown))
+        return {
+            host.name: replace(host, address=address or host.address)
+            for host, address in zip(unknown, found, strict=True)
+        }
+
+    async def look(
+        self, hosts: Sequence[Host], ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]
+    ) -> tuple[HostFacts, ...]:
+        """Look at every host, all at once."""
+        return tuple(await asyncio.gather(*(self._look(host, ports, paths) for host in hosts)))
+
+    async def _look(self, host: Host, ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]) -> HostFacts:
+        wanted = {at.address: list(ports[at]) for at in ports if at.name == host.name}
+        try:
+            found: dict[str, Any] = await self._at(host.name).ask("look", ports=wanted, paths=list(paths))
+        except DisaggError as error:
+            return HostFacts(host=host.name, problem=error.what.removeprefix(f"{host.name}: "), fix=error.fix or "")
+        return host_facts(host.name, {**found, "python": self._python}, facts_of(found["facts"]))
+
+    async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
+        """Send what hosts lack of a folder; none, where it is on a file system that they share with this machine."""
+        files = _files(folder)
+        await asyncio.gather(*(self._provide(host, folder, files) for host in hosts))
+
+    async def _provide(self, host: Host, folder: Path, files: Mapping[str, int]) -> None:
+        there = self._at(host.name)
+        try:
+            for name in await there.ask("lacks", folder=str(folder), files=dict(files)):
+                data = (folder / name).read_bytes()
+                for at in range(0, len(data) or 1, PART):
+                    part = encoded(data[at : at + PART])
+                    await there.ask("put", path=str(folder / name), at=at, data=part, size=len(data))
+        except HostLost:
+            raise
+        except LaunchFailed as error:
+            fix = "set DISAGG_HOME to a folder that can be made under the same path on every host"
+            raise LaunchFailed(f"{folder} cannot be copied to {error.what}", where=host.name, fix=fix) from None
+
+    async def start(self, command: Command, log: Path) -> Handle:
+        """Start a process. LaunchFailed says why it could not be started."""
+        host = command.host.name
+        token = f"{self._site.run}/{command.name}-{secrets.token_hex(3)}"
+        try:
+            found = await self._at(host).ask(
+                "start", token=token, argv=list(command.argv), env=dict(command.env), lease=self._site.timeouts.lease
+            )
+        except HostLost:
+            raise
+        except LaunchFailed as error:
+            raise LaunchFailed(f"{command.name} could not be started: {error.what}", where=command.argv[0]) from None
+        handle = Handle(name=command.name, host=host, pid=found["pid"], born=found["born"], log=log, token=token)
+        self._follow(_Followed(handle, offset=0))
+        _add(log, b"")
+        return handle
+
+    async def poll(self, handle: Handle) -> int | None:
+        """Exit code, -N for signal N, None while it runs. HostLost if its host cannot be found again."""
+        if handle.token not in self._followed:
+            self._follow(_Followed(handle, offset=None))
+            await self._sync(handle.host)
+        followed = self._followed[handle.token]
+        if followed.exit is None and handle.host in self._failed:
+            raise self._failed[handle.host]
+        return followed.exit
+
+    async def terminate(self, handle: Handle) -> None:
+        """Ask the process to end."""
+        await self._at(handle.host).ask("terminate", token=handle.token)
+
+    async def kill(self, handle: Handle) -> None:
+        """End every process of the session."""
+        await self._at(handle.host).ask("kill", token=handle.token)
+
+    async def survivors(self, handle: Handle) -> tuple[int, ...]:
+        """Pids of the session that still run. HostLost if its host cannot be asked."""
+        return tuple(await self._at(handle.host).ask("alive", token=handle.token))
+
+    async def collect(self, handle: Handle) -> None:
+        """Fetch what is left of the log of a process that has ended, and remove its files there."""
+        if handle.token not in self._followed:
+            self._followed[handle.token] = _Followed(handle, offset=None)
+        while await self._sync(handle.host, handle.token):
+            pass
+        await self._at(handle.host).ask("forget", token=handle.token)
+        del self._followed[handle.token]
+
+    async def close(self) -> None:
+        """Let go of the hosts."""
+        for task in self._followers.values():
+            task.cancel()
+        await asyncio.gather(*self._followers.values(), return_exceptions=True)
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    @property
+    def _python(self) -> str:
+        return str(self._site.settings.get("python", "python3"))
+
+    def _at(self, host: str) -> Connection:
+        if host not in self._connections:
+            self._connections[host] = Connection(
+                host,
+                python=self._python,
+                config=self._site.settings.get("config"),
+                timeouts=self._site.timeouts,
+                tell=self._site.tell,
+            )
+        return self._connections[host]
+
+    def _follow(self, followed: _Followed) -> None:
+        host = followed.handle.host
+        self._followed[followed.handle.token] = followed
+        if host not in self._followers or self._followers[host].done():
+            self._followers[host] = asyncio.create_task(self._keep_following(host))
+
+    async def _keep_following(self, host: str) -> None:
+        """Ask after all workers of a host, over and over: it is also how a host that has gone is noticed."""
+        try:
+            while True:
+                if not await self._sync(host):
+                    await asyncio.sleep(FOLLOW_S)
+        except LaunchFailed as error:
+            self._failed[host] = error
+
+    async def _sync(self, host: str, token: str | None = None) -> bool:
+        """Take what is new of a host's workers, or of one of them. Whether there is more."""
+        mine = [one for one in self._followed.values() if one.handle.host == host and token in (None, one.handle.token)]
+        if not mine:
+            return False
+        offsets = {one.handle.token: one.offset for one in mine}
+        news = await self._at(host).ask("sync", within=self._site.timeouts.silent, workers=offsets)
+        more = [_take(one, news[one.handle.token], offsets[one.handle.token]) for one in mine]
+        return any(more)
+
+
+def _take(followed: _Followed, news: Mapping[str, Any], asked: int | None) -> bool:
+    """Add what is new to the log here. Whether there is more. An exit code counts once the log is whole."""
+    if followed.offset != asked:
+        return True  # another question was faster
+    if not _add(followed.handle.log, base64.b64decode(news["data"])):
+        return False  # a full disk here: the rest stays there until there is room
+    followed.offset = news["offset"]
+    if news["exit"] is not None and not news["more"]:
+        followed.exit = news["exit"]
+    return bool(news["more"])
+
+
+def _add(log: Path, data: bytes) -> bool:
+    """Add to a log here. Whether that was possible."""
+    try:
+        with log.open("ab") as file:
+            file.write(data)
+    except OSError:
+        return False
+    return True
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """Names and sizes of what is in a folder."""
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}

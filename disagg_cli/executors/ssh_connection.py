@@ -1,0 +1,273 @@
+"""One host through the user's own OpenSSH: a connection that is shared, watched, and found again when it is lost."""
+
+import asyncio
+import atexit
+import base64
+import contextlib
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.errors import LaunchFailed
+from disagg_cli.executors import helper
+from disagg_cli.settings import Timeouts
+
+PERSIST_S = 10
+"""How long ssh keeps a connection for the next that wants it: the check before a launch, and then the launch."""
+
+LINE = 8 << 20
+PAUSE_S = 0.3
+TRIES = 3
+SENDS = ("procfs", "keeper", "survey", "helper")
+"""Modules that the helper is made of; each needs those before it."""
+
+FIXES = {
+    "Permission denied": "give ssh a key that the host knows: ssh-add, or IdentityFile in ~/.ssh/config",
+    "Host key verification failed": "connect once by hand, and compare the host's key: ssh {host} true",
+    "Could not resolve hostname": "correct the name, or give it a HostName in ~/.ssh/config",
+    "onnection refused": "see that the host is up, and its sshd at the port that `ssh -G {host}` shows",
+    "timed out": "see that the host is up, and reachable from here",
+    "ot found": "name the Python that has SGLang there: executor.ssh.python",
+    "No such file": "name the Python that has SGLang there: executor.ssh.python",
+}
+"""What ssh or the login shell says (OpenSSH 9.2, POSIX shells) -> what to do."""
+
+
+class HostLost(LaunchFailed):
+    """A host that does not answer, by name."""
+
+
+class Connection:
+    """Asks the helper on one host. It connects when it is first needed, and again whenever it has to."""
+
+    def __init__(
+        self, host: str, *, python: str, config: str | None, timeouts: Timeouts, tell: Callable[[str], None]
+    ) -> None:
+        self.host = host
+        self.python = python
+        self.options = (*(("-F", config) if config else ()), *_options(host, timeouts))
+        self.timeouts = timeouts
+        self.tell = tell
+        self.lost: HostLost | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._said = _private() / f"{_short(host)}.said"
+        self._count = 0
+        self._turn = asyncio.Lock()
+        self._was_there = False
+
+    async def ask(self, do: str, *, within: float | None = None, **what: Any) -> Any:
+        """One answer of the helper. A question whose answer is lost with the connection is asked again.
+
+        HostLost if the host does not answer; LaunchFailed if the helper says that it cannot.
+        """
+        within = within or self.timeouts.ask
+        for _ in range(TRIES):
+            process = await self._connected()
+            try:
+                answer: dict[str, Any] = await self._exchange(process, do, what, within)
+            except (ConnectionError, TimeoutError) as error:
+                await self._drop(process, str(error) or f"no answer within {within:.0f} s")
+                continue
+            if "error" in answer:
+                raise LaunchFailed(f"{self.host}: {answer['error']}", where=self.host)
+            return answer["answer"]
+        self.lost = HostLost(f"{self.host} has lost {TRIES} connections in a row, at `{do}`", where=self.host)
+        raise self.lost
+
+    async def close(self) -> None:
+        """Let go. What runs on the host goes on."""
+        if self._process:
+            await self._drop(self._process, "closed", quietly=True)
+
+    async def _exchange(
+        self, process: asyncio.subprocess.Process, do: str, what: dict[str, Any], within: float
+    ) -> dict[str, Any]:
+        assert process.stdin
+        self._count += 1
+        number = self._count
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            process.stdin.write(json.dumps({"id": number, "do": do, "with": what}).encode() + b"\n")
+            async with asyncio.timeout(within):
+                await process.stdin.drain()
+                found: dict[str, Any] = await answer
+                return found
+        finally:
+            self._answers.pop(number, None)
+
+    async def _connected(self) -> asyncio.subprocess.Process:
+        async with self._turn:
+            if self._process:
+                return self._process
+            if self.lost:
+                raise self.lost
+            deadline = time.monotonic() + (self.timeouts.reattach if self._was_there else 0)
+            while True:
+                begun = time.monotonic()
+                try:
+                    self._process = await self._connect()
+                except HostLost as error:
+                    if time.monotonic() + PAUSE_S > deadline:
+                        self.lost = error
+                        if self._was_there:
+                            self.tell(f"{self.host} is lost: {error.what}")
+                        raise
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                if self._was_there:
+                    self.tell(f"{self.host} is back after {time.monotonic() - begun:.1f} s")
+                else:
+                    atexit.register(_leave, self.options, self.host)
+                self._was_there = True
+                self._reader = asyncio.create_task(self._read(self._process))
+                return self._process
+
+    async def _connect(self) -> asyncio.subprocess.Process:
+        """Start ssh and, there, the helper. HostLost with ssh's own words."""
+        words = shlex.join(["exec", self.python, "-c", helper.BOOT])  # ssh hands one string to the login shell
+        with self._said.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *("ssh", *self.options, "--", self.host, words),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is for us
+                limit=LINE,
+            )
+        assert process.stdin
+        assert process.stdout
+        try:
+            async with asyncio.timeout(self.timeouts.connect + 1):
+                process.stdin.write(json.dumps(_modules()).encode() + b"\n{}\n")
+                while line := await process.stdout.readline():
+                    if line.strip() == helper.MARK.encode():
+                        return process
+                await process.wait()
+            reason = _last(self._said.read_text(errors="replace")) or f"ssh ended with {process.returncode}"
+        except (TimeoutError, ConnectionError, ValueError):
+            reason = f"no answer within {self.timeouts.connect + 1:.0f} s; connection timed out"
+        await _end(process)
+        await self._forget_shared()
+        fix = next((fix for words, fix in FIXES.items() if words in reason), None)
+        raise HostLost(
+            f"{self.host}: {reason}",
+            where=self.host,
+            fix=(fix or "see what `ssh {host} true` says").format(host=self.host),
+        )
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout
+        with contextlib.suppress(ValueError):  # no JSON, or a line that has no end: the connection is of no use
+            while line := await process.stdout.readline():
+                answer = json.loads(line)
+                if (waiting := self._answers.get(answer["id"])) and not waiting.done():
+                    waiting.set_result(answer)
+        self._fail(_last(self._said.read_text(errors="replace")) or "it has ended")
+
+    async def _drop(self, process: asyncio.subprocess.Process, reason: str, *, quietly: bool = False) -> None:
+        """Give a connection up, once; the next question makes another."""
+        if self._process is not process:
+            return
+        self._process = None
+        if self._reader:
+            self._reader.cancel()
+        if not quietly:
+            self.tell(f"the connection to {self.host} is lost ({reason}); its processes go on, trying to get back")
+        self._fail(reason)
+        await _end(process)
+        if not quietly:
+            await self._forget_shared()
+
+    def _fail(self, reason: str) -> None:
+        """No answer will come to what has been asked."""
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionResetError(reason))
+
+    async def _forget_shared(self) -> None:
+        """End the shared connection: one that hangs would hang the next as well."""
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(_leave, self.options, self.host)
+
+
+def _options(host: str, timeouts: Timeouts) -> tuple[str, ...]:
+    """What is asked of ssh beside what the user's ssh_config says."""
+    wanted = {
+        "BatchMode": "yes",
+        "ConnectTimeout": f"{timeouts.connect:.0f}",
+        "ServerAliveInterval": "1",
+        "ServerAliveCountMax": f"{timeouts.silent:.0f}",
+        "ControlMaster": "auto",
+        "ControlPath": str(_private() / _short(host)),
+        "ControlPersist": str(PERSIST_S),
+        "RequestTTY": "no",
+        "RemoteCommand": "none",
+        "ForwardX11": "no",
+        "LogLevel": "ERROR",
+    }
+    return tuple(word for name, value in wanted.items() for word in ("-o", f"{name}={value}"))
+
+
+@cache
+def _private() -> Path:
+    """A folder for the sockets of shared connections; their paths must be short (unix(7): 108 bytes)."""
+    folder = Path(tempfile.mkdtemp(prefix="disagg-", dir="/tmp"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _short(host: str) -> str:
+    return hashlib.sha256(host.encode()).hexdigest()[:12]
+
+
+@cache
+def _modules() -> dict[str, str]:
+    here = Path(__file__).parent
+    folders = {"survey": here.parent / "topology"}
+    return {name: (folders.get(name, here) / f"{name}.py").read_text() for name in SENDS}
+
+
+def _leave(options: tuple[str, ...], host: str) -> None:
+    """Tell the process that shares a connection to end."""
+    with contextlib.suppress(subprocess.SubprocessError):
+        subprocess.run(["ssh", *options, "-O", "exit", "--", host], capture_output=True, timeout=2, check=False)
+    (_private() / _short(host)).unlink(missing_ok=True)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    if process.stdin:
+        process.stdin.close()
+    await process.wait()
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def encoded(data: bytes) -> str:
+    """Bytes as JSON carries them."""
+    return base64.b64encode(data).decode()
+
+
+async def address_of(host: str, config: str | None) -> str | None:
+    """The address that ssh connects to, as `ssh -G` says: the HostName of an alias. None where ssh does not say."""
+    options = ("-F", config) if config else ()
+    process = await asyncio.create_subprocess_exec(
+        *("ssh", *options, "-G", "--", host), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    said, _ = await process.communicate()
+    words = (line.split(" ", 1) for line in said.decode(errors="replace").splitlines())
+    return next((value for name, *rest in words if name == "hostname" for value in rest), None)
