@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ MARK = "disagg-helper 1"
 UNKNOWN_EXIT = 255
 CHUNK = 256 << 10
 ANSWER = 2 << 20
+KEEPER_S = 3.0
 
 
 def main(modules: dict[str, str]) -> None:
@@ -173,6 +175,9 @@ class Helper:
         folder = self.folder(token)
         if procfs.members(folder):
             return
+        deadline = time.monotonic() + KEEPER_S
+        while procfs.runs(procfs.read_identity(folder / "keeper")) and time.monotonic() < deadline:
+            time.sleep(0.02)  # it is writing down how the worker ended
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             if [path.name for path in folder.parent.iterdir()] == ["touch"]:

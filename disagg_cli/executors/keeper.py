@@ -69,7 +69,7 @@ class Keeper:
             self._end_if_forgotten()
         procfs.write(self.folder / "exit", str(worker.returncode))
         while procfs.members(self.folder):
-            time.sleep(1.0)
+            time.sleep(0.2)
             self._end_if_forgotten()
 
     def _end_if_forgotten(self) -> None:

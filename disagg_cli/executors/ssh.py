@@ -6,6 +6,7 @@ run's directory, so that everything above reads files of this machine.
 
 import asyncio
 import base64
+import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -96,6 +97,23 @@ class SshExecutor:
 
     async def start(self, command: Command, log: Path) -> Handle:
         """Start a process. LaunchFailed says why it could not be started."""
+        starting = asyncio.create_task(self._start(command, log))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await self._undo(starting)
+            raise
+
+    async def _undo(self, starting: "asyncio.Task[Handle]") -> None:
+        """Whoever is cancelled while it starts a process has no Handle to end it by."""
+        with contextlib.suppress(LaunchFailed):
+            handle = await starting
+            while await self.survivors(handle):
+                await self.kill(handle)
+                await asyncio.sleep(FOLLOW_S)
+            await self.collect(handle)
+
+    async def _start(self, command: Command, log: Path) -> Handle:
         host = command.host.name
         token = f"{self._site.run}/{command.name}-{secrets.token_hex(3)}"
         try:

@@ -14,7 +14,7 @@ import yaml
 from disagg_cli.executors import sessions
 
 DISAGG = [sys.executable, "-m", "disagg_cli"]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 _ports = itertools.count(22000, 200)  # below the ephemeral range, and apart from the demo's
 
 
