@@ -29,6 +29,9 @@ def check(
     sglang: Annotated[
         str | None, typer.Option(help="Judge by this SGLang release; default: the topology's, or the installed one.")
     ] = None,
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Look at the hosts too, as a launch does: over ssh, all at once.")
+    ] = False,
     output: Annotated[Format, typer.Option("--format", help="How to write what was found.")] = Format.TABLE,
     as_json: Json = False,
 ) -> None:
@@ -51,9 +54,25 @@ def check(
         for config in configs
         for one in check_file(config, facts, variant=variant, sets=sets, unsets=unsets, sglang=sglang)
     ]
+    if hosts:
+        checked = [_with_hosts(one, sets, unsets) for one in checked]
     _show(checked, Format.JSON if as_json else output)
     if not all(one.ok for one in checked):
         raise typer.Exit(3)
+
+
+def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Checked":
+    """The judgement with what its hosts are like, where nothing else forbids a launch."""
+    import asyncio
+
+    from disagg_cli.findings.topology_report import with_findings
+    from disagg_cli.runtime.hosts import look_at_hosts
+    from disagg_cli.runtime.prepare import prepare
+
+    if not checked.ok:
+        return checked
+    prepared = prepare(checked.file, variant=checked.variant, sets=sets, unsets=unsets)
+    return with_findings(checked, prepared.deployment, asyncio.run(look_at_hosts(prepared)))
 
 
 def _show(checked: list["Checked"], output: Format) -> None:

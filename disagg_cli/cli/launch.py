@@ -102,18 +102,21 @@ def _launch(
     import asyncio
 
     from disagg_cli.console.launch_view import LaunchView
+    from disagg_cli.console.plan_view import findings_view
     from disagg_cli.console.sink import write_json
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import summary
     from disagg_cli.runtime.launch import Launch, Options, check_machine, record
     from disagg_cli.runtime.reservation import reserved
 
-    asyncio.run(check_machine(prepared))
+    for line in findings_view(asyncio.run(check_machine(prepared))):
+        out.print(line)
     with reserved({port for ports in prepared.listeners().values() for port in ports}):
         asyncio.run(check_machine(prepared))  # again: one that was faster may have bound them by now
         directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
         recorder = record(prepared, directory)
-        options = Options(warm=prepared.deployment.platform.on_cpu and not cold, exit_after_eval=exit_after_eval)
+        here = prepared.deployment.platform.on_cpu and prepared.deployment.executor == "local"
+        options = Options(warm=here and not cold, exit_after_eval=exit_after_eval)
 
         view = LaunchView(recorder, out)
 

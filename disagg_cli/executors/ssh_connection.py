@@ -26,6 +26,7 @@ PERSIST_S = 10
 LINE = 8 << 20
 PAUSE_S = 0.3
 TRIES = 3
+LEAVE_S = 2.0
 SENDS = ("procfs", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
 
@@ -53,14 +54,15 @@ class Connection:
     ) -> None:
         self.host = host
         self.python = python
-        self.options = (*(("-F", config) if config else ()), *_options(host, timeouts))
+        self._socket = _private() / hashlib.sha256(f"{config} {host}".encode()).hexdigest()[:12]
+        self._said = self._socket.with_suffix(".said")
+        self.options = (*(("-F", config) if config else ()), *_options(self._socket, timeouts))
         self.timeouts = timeouts
         self.tell = tell
         self.lost: HostLost | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._said = _private() / f"{_short(host)}.said"
         self._count = 0
         self._turn = asyncio.Lock()
         self._was_there = False
@@ -127,7 +129,7 @@ class Connection:
                 if self._was_there:
                     self.tell(f"{self.host} is back after {time.monotonic() - begun:.1f} s")
                 else:
-                    atexit.register(_leave, self.options, self.host)
+                    atexit.register(self._leave)
                 self._was_there = True
                 self._reader = asyncio.create_task(self._read(self._process))
                 return self._process
@@ -148,7 +150,7 @@ class Connection:
         assert process.stdout
         try:
             async with asyncio.timeout(self.timeouts.connect + 1):
-                process.stdin.write(json.dumps(_modules()).encode() + b"\n{}\n")
+                process.stdin.write(json.dumps(modules()).encode() + b"\n{}\n")
                 while line := await process.stdout.readline():
                     if line.strip() == helper.MARK.encode():
                         return process
@@ -197,10 +199,17 @@ class Connection:
     async def _forget_shared(self) -> None:
         """End the shared connection: one that hangs would hang the next as well."""
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(_leave, self.options, self.host)
+            await asyncio.to_thread(self._leave)
+
+    def _leave(self) -> None:
+        """Tell the process that shares the connection to end."""
+        with contextlib.suppress(subprocess.SubprocessError):
+            words = ["ssh", *self.options, "-O", "exit", "--", self.host]
+            subprocess.run(words, capture_output=True, timeout=LEAVE_S, check=False)
+        self._socket.unlink(missing_ok=True)
 
 
-def _options(host: str, timeouts: Timeouts) -> tuple[str, ...]:
+def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
     """What is asked of ssh beside what the user's ssh_config says."""
     wanted = {
         "BatchMode": "yes",
@@ -208,7 +217,7 @@ def _options(host: str, timeouts: Timeouts) -> tuple[str, ...]:
         "ServerAliveInterval": "1",
         "ServerAliveCountMax": f"{timeouts.silent:.0f}",
         "ControlMaster": "auto",
-        "ControlPath": str(_private() / _short(host)),
+        "ControlPath": str(socket),
         "ControlPersist": str(PERSIST_S),
         "RequestTTY": "no",
         "RemoteCommand": "none",
@@ -226,22 +235,12 @@ def _private() -> Path:
     return folder
 
 
-def _short(host: str) -> str:
-    return hashlib.sha256(host.encode()).hexdigest()[:12]
-
-
 @cache
-def _modules() -> dict[str, str]:
+def modules() -> dict[str, str]:
+    """What is sent to a host: name -> text."""
     here = Path(__file__).parent
     folders = {"survey": here.parent / "topology"}
     return {name: (folders.get(name, here) / f"{name}.py").read_text() for name in SENDS}
-
-
-def _leave(options: tuple[str, ...], host: str) -> None:
-    """Tell the process that shares a connection to end."""
-    with contextlib.suppress(subprocess.SubprocessError):
-        subprocess.run(["ssh", *options, "-O", "exit", "--", host], capture_output=True, timeout=2, check=False)
-    (_private() / _short(host)).unlink(missing_ok=True)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,8 +1,11 @@
 """Rules about the hosts as they are: what was found on each of them, against what the deployment needs there."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from disagg_cli.findings import topology_rules_machine
 from disagg_cli.findings.finding import Finding, finding
+from disagg_cli.findings.topology_case import Case
 from disagg_cli.topology.deployment import Deployment, Host
 from disagg_cli.topology.machine import HostFacts
 
@@ -28,6 +31,21 @@ def _judge(deployment: Deployment, host: HostFacts, ports: Ports, *, plugin: boo
         yield finding("DSG416", message, where=WHERE)
     if host.missing:
         yield finding("DSG417", f"{host.host} does not have {', '.join(host.missing)}", where=WHERE)
+    if deployment.executor != "local":  # of this machine they have been judged with everything else
+        yield from _machine(deployment, host)
+
+
+def _machine(deployment: Deployment, host: HostFacts) -> Iterator[Finding]:
+    """The rules about this machine, for what runs on that one."""
+    here = (
+        replace(pool, workers=tuple(w for w in pool.workers if host.host in {s.host.name for s in w.shares}))
+        for pool in deployment.pools
+    )
+    there = replace(deployment, pools=tuple(pool for pool in here if pool.workers))
+    case = Case(deployment=there, facts=host.facts, host=host.host)
+    for rule in topology_rules_machine.RULES if there.pools else ():
+        for found in rule(case):
+            yield replace(found, message=f"{host.host}: {found.message}")
 
 
 def _installed(deployment: Deployment, host: HostFacts, *, plugin: bool) -> Iterator[Finding]:

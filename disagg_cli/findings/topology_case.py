@@ -21,11 +21,15 @@ WILDCARD = ("0.0.0.0", "::", "[::]", "*")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One deployment under judgement. layout: the model's KV layout, None where it is not known."""
+    """One deployment under judgement. layout: the model's KV layout, None where it is not known.
+
+    host: whose facts these are, and then the deployment's pools are what runs there; None for this machine's.
+    """
 
     deployment: Deployment
     facts: Facts = field(default_factory=Facts)
     layout: KVLayout | None = None
+    host: str | None = None
 
     @cached_property
     def choice(self) -> Choice:

@@ -106,6 +106,12 @@ def check_file(
     return [_check(one, facts, sglang) for one in loaded]
 
 
+def with_findings(checked: Checked, deployment: Deployment, more: Sequence[Finding]) -> Checked:
+    """The same judgement with more findings, such as those about its hosts."""
+    located = (*checked.findings, *(_located(deployment, one) for one in more))
+    return replace(checked, findings=tuple(sorted(located, key=_weight)))
+
+
 def _from(error: UsageError, file: Path) -> Place:
     """The place that an error's text begins with, if it has one in this file."""
     head = error.what.removeprefix(str(file)).split(": ")[0].split(":")

@@ -1,4 +1,4 @@
-"""Rules about this machine: installed wheels, copies of UCX, network adapters. Facts come in as values."""
+"""Rules about a machine, this one or a host: installed wheels, copies of UCX, network adapters. Facts are values."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from disagg_cli.topology.deployment import Pool
 
 
 def _here(case: Case) -> bool:
-    """Whether workers run on this machine, with what is installed here."""
-    return case.deployment.executor == "local" and case.facts.installed is not None
+    """Whether workers run on the machine that the facts are about, with what is installed there."""
+    return (case.host is not None or case.deployment.executor == "local") and case.facts.installed is not None
 
 
 def nixl_missing(case: Case) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def far_adapter(case: Case) -> Iterator[Finding]:
     for pool in case.deployment.pools if _here(case) else ():
         where, names = _named(pool)
         for worker in pool.workers:
-            gpus = set(worker.shares[0].gpus)
+            gpus = {gpu for share in worker.shares if case.host in (None, share.host.name) for gpu in share.gpus}
             near = {rail.name for rail in rails.values() if gpus & set(rail.gpus)}
             far = [name for name in names if name in rails and near and name not in near]
             if far:

@@ -22,6 +22,7 @@ from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress, run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.executors.protocol import Executor
+from disagg_cli.findings.finding import Finding
 from disagg_cli.rehearsal.synthetic import materialize
 from disagg_cli.runtime import hosts, logs, restart, rundir
 from disagg_cli.runtime.prepare import Prepared
@@ -85,10 +86,15 @@ def _without_secrets(prepared: Prepared) -> str:
     return text
 
 
-async def check_machine(prepared: Prepared) -> None:
-    """Find what would make processes fail on their hosts, before the first one. PlanRefused names it."""
-    hosts.refuse(await hosts.look_at_hosts(prepared))
+async def check_machine(prepared: Prepared) -> tuple[Finding, ...]:
+    """Find what would make processes fail on their hosts, before the first one. PlanRefused names it.
+
+    Returned is what need not make them fail.
+    """
+    found = await hosts.look_at_hosts(prepared)
+    hosts.refuse(found)
     _check_eval(prepared)
+    return found
 
 
 def _check_eval(prepared: Prepared) -> None:

@@ -80,11 +80,11 @@ async def warm_place(folder: Path) -> AsyncIterator[Place]:
 
 
 @contextlib.asynccontextmanager
-async def ssh_place(folder: Path, lab: SshLab, *, tell: Callable[[str], None] = print) -> AsyncIterator[Place]:
+async def ssh_place(folder: Path, lab: SshLab, *, lease: float = 60.0) -> AsyncIterator[Place]:
     """A host of the lab."""
     host = Host(name="h1", address=HOSTS["h1"], gpus=0, local=False)
     settings = {"config": str(lab.config), "python": sys.executable}
-    site = Site(settings=settings, run=folder.name, logs=folder, timeouts=Timeouts(reattach=5.0), tell=tell)
+    site = Site(settings=settings, run=folder.name, logs=folder, timeouts=Timeouts(lease=lease))
 
     def remote(code: str, **env: str) -> Command:
         return replace(cold(code, **env), host=host)

@@ -6,7 +6,7 @@ import pytest
 from deployments import on_gpus
 
 from disagg_cli.findings.host_rules import judge_hosts
-from disagg_cli.topology.machine import Facts, HostFacts
+from disagg_cli.topology.machine import Facts, HostFacts, Rail
 
 PACKAGES = {"sglang": "0.5.23", "nixl-cu13": "1.5.1", "sglang-router": "0.3.2"}
 WELL = HostFacts(host="a", python="/opt/python", plugin=True, gpus=4, facts=Facts(packages=PACKAGES))
@@ -63,3 +63,24 @@ def test_gpus_that_nobody_could_count():
 
 def test_another_release_is_wrong_only_where_one_is_named():
     assert judged(replace(WELL, facts=Facts(packages=PACKAGES | {"sglang": "9"})), deployment=on_gpus("a")) == {}
+
+
+RAILS = (Rail(name="mlx5_0", numa=0, gpus=(0, 1)), Rail(name="mlx5_1", numa=1, gpus=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "host", "said"),
+    [
+        ("mlx5_0:1", "a", {}),
+        ("mlx5_1:1", "a", {"DSG732": "a: prefill-0 on GPUs [0, 1] uses mlx5_1; nearer: mlx5_0"}),
+        ("mlx5_7:1", "a", {"DSG731": "a: mlx5_7 (prefill) is not in /sys/class/infiniband; there are mlx5_0, mlx5_1"}),
+        ("mlx5_7:1", "b", {}),  # no worker of that pool runs there
+    ],
+)
+def test_adapters_are_compared_with_those_of_the_host(adapter, host, said):
+    """UCX_NET_DEVICES is about the host's own adapters, wherever disagg runs."""
+    engine = {"env": {"UCX_NET_DEVICES": adapter}}
+    prefill = {"tp": 2, "place": [{"a": [0, 1]}], **engine}
+    deployment = on_gpus("a", "b", prefill=prefill, decode={"tp": 2, "place": [{"b": [0, 1]}]})
+    facts = Facts(installed="0.5.23", packages=PACKAGES, rails=RAILS)
+    assert judged(replace(WELL, host=host, facts=facts), deployment=deployment) == said

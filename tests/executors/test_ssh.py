@@ -1,0 +1,181 @@
+"""What is particular to hosts that ssh reaches."""
+
+import ast
+import asyncio
+import signal
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+from places import FOREVER, HERE, ssh_place
+from ssh_lab import HOSTS
+from waiting import until
+
+from disagg_cli.errors import LaunchFailed
+from disagg_cli.executors import helper
+from disagg_cli.executors.protocol import UNKNOWN_EXIT, Site
+from disagg_cli.executors.ssh import SshExecutor
+from disagg_cli.executors.ssh_connection import SENDS, modules
+
+
+def connections(lab, host):
+    """Established connections to a host's sshd."""
+    here = (HOSTS[host], lab.port)
+    return [one for one in psutil.net_connections("tcp4") if tuple(one.laddr) == here and one.status == "ESTABLISHED"]
+
+
+async def test_a_host_has_the_address_that_ssh_connects_to(ssh_lab, tmp_path):
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        hosts = [replace(here.host, name=name, address=name) for name in HOSTS]
+        placed = await here.executor.place(hosts)
+        assert {name: host.address for name, host in placed.items()} == HOSTS
+
+
+async def test_an_address_that_the_topology_gives_stays(ssh_lab):
+    site = Site(settings={"config": str(ssh_lab.config), "addresses": {"h1": "10.0.0.1"}})
+    assert await SshExecutor(site).place([replace(HERE, name="h1", address="10.0.0.1")]) == {}
+
+
+async def test_one_connection_carries_everything(ssh_lab, tmp_path):
+    """Also the questions of another executor of the same disagg, as the check before a launch is."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        for _ in range(3):
+            await here.start(FOREVER)
+        other = here.again()
+        await other.look([here.host], {}, [])
+        assert len(connections(ssh_lab, "h1")) == 1
+        await other.close()
+
+
+async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path):
+    noisy = tmp_path / "python"
+    noisy.write_text(f'#!/bin/sh\necho "Welcome to h1"\nexec "{sys.executable}" "$@"\n')
+    noisy.chmod(0o755)
+    executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(noisy)}))
+    (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+    assert (facts.problem, facts.python) == ("", str(noisy))
+    await executor.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem", "fix"),
+    [
+        ({"PubkeyAuthentication": "no"}, "Permission denied", "ssh-add"),
+        ({"UserKnownHostsFile": "/dev/null"}, "Host key verification failed", "ssh h1 true"),
+        ({"Port": "1"}, "Connection refused", "its sshd"),
+        ({"HostName": "nobody.invalid"}, "Could not resolve hostname", "correct the name"),
+    ],
+)
+async def test_why_a_host_cannot_be_reached(ssh_lab, tmp_path, change, problem, fix):
+    """In ssh's words, with what to do."""
+    config = tmp_path / "ssh_config"
+    config.write_text("".join(f"{name} {value}\n" for name, value in change.items()) + ssh_lab.config.read_text())
+    executor = SshExecutor(Site(settings={"config": str(config), "python": sys.executable}))
+    (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+    await executor.close()
+    assert problem in facts.problem
+    assert fix in facts.fix
+
+
+async def test_a_worker_that_nobody_asks_after_is_ended(ssh_lab, tmp_path):
+    async with ssh_place(tmp_path, ssh_lab, lease=1.0) as here:
+        handle = await here.start(FOREVER)
+        await asyncio.sleep(3)
+        assert await here.executor.poll(handle) is None  # as long as it is followed, it goes on
+        await here.executor.close()
+        await until(lambda: not ssh_lab.processes(), within=20)
+        here.executor = here.again()
+        assert await here.ended(handle) == -signal.SIGTERM
+        assert "disagg: ended, because nobody has asked after it for 1 s" in handle.log.read_text()
+
+
+async def test_a_worker_whose_keeper_has_been_killed_goes_on(ssh_lab, tmp_path):
+    """Only how it ends is then not known."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start(FOREVER)
+        next(one for one in ssh_lab.processes() if "disagg-keeper" in one.cmdline()).kill()
+        await asyncio.sleep(0.5)
+        assert await here.executor.poll(handle) is None
+        await here.executor.kill(handle)
+        assert await here.ended(handle) == UNKNOWN_EXIT
+
+
+async def test_a_log_waits_there_until_there_is_room_here(ssh_lab, tmp_path):
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        here.folder = tmp_path / "full"
+        handle = await here.start("print('a')")
+        await here.gone(handle)
+        assert await here.executor.poll(handle) is None
+        here.folder.mkdir()
+        assert await here.ended(handle) == 0
+        assert handle.log.read_text() == "a\n"
+
+
+async def test_what_was_written_while_nobody_followed(ssh_lab, tmp_path):
+    """A later executor goes on where the first one stopped."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start("import time; print('first', flush=True); time.sleep(3); print('last')")
+        await until(lambda: "first" in handle.log.read_text())
+        await asyncio.sleep(0.5)
+        await here.executor.close()
+        await asyncio.sleep(3)
+        here.executor = here.again()
+        assert await here.ended(handle) == 0
+        assert handle.log.read_text() == "first\nlast\n"
+
+
+async def test_a_folder_that_a_host_does_not_share(ssh_lab, tmp_path):
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    (model := tmp_path / "model").mkdir()
+    (model / "weights").write_bytes(bytes(range(256)) * 8192)
+    (model / "empty").touch()
+    ssh_lab.run("h1", f"mount -t tmpfs tmpfs {model}")
+    try:
+        assert ssh_lab.run("h1", f"ls {model}").stdout == ""
+        async with ssh_place(tmp_path, ssh_lab) as here:
+            await here.executor.provide([here.host], model)
+        assert ssh_lab.run("h1", f"ls {model}; sha256sum < {model}/weights").stdout.split() == [
+            *("empty", "weights"),
+            *("91d3beb88a9b2f778a6c44a1c53b63d3c79931845a9aef84b3fb414610bd1938", "-"),
+        ]
+    finally:
+        ssh_lab.run("h1", f"umount {model}")
+
+
+async def test_a_folder_that_cannot_be_made_there(ssh_lab, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        here.executor._at("h1").ask = _refusing
+        with pytest.raises(LaunchFailed, match="model cannot be copied to h1: PermissionError") as caught:
+            await here.executor.provide([here.host], tmp_path / "model")
+        assert "DISAGG_HOME" in caught.value.fix
+
+
+async def _refusing(do, **_):
+    if do == "lacks":
+        return ["config.json"]
+    raise LaunchFailed("h1: PermissionError: [Errno 13] Permission denied")
+
+
+async def test_a_program_that_is_not_there(ssh_lab, tmp_path):
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        command = replace(here.program("pass"), argv=("/no/such/python",))
+        with pytest.raises(LaunchFailed, match=r"program could not be started: h1: .*No such file"):
+            await here.executor.start(command, tmp_path / "log")
+
+
+@pytest.mark.parametrize("name", SENDS)
+def test_what_is_sent_needs_nothing_but_an_old_python(name):
+    tree = ast.parse(modules()[name], feature_version=(3, 8))
+    for node in tree.body:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        assert {one.partition(".")[0] for one in names} <= sys.stdlib_module_names
+
+
+def test_the_helper_is_one_line_for_every_login_shell():
+    """csh expands `!` also between single quotes, and ends a word at a line's end."""
+    assert not set("\n!'") & set(helper.BOOT)
