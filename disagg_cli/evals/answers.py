@@ -16,17 +16,14 @@ from fractions import Fraction
 from disagg_cli.evals.numerals import decimal, first_number, last_number, normalize, number_at, value
 from disagg_cli.evals.visible import visible
 
-SCORER = "disagg-flexible/1"
-"""Name and version of the rules. Scores made under another name are not comparable with these."""
-
 _TOLERANCE = Fraction(1, 1_000_000)
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _STRICT_NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|-?\.[0-9]+")
 _GOLD = re.compile(r"^#### (-?[0-9]{1,3}(?:,[0-9]{3})+|-?[0-9]{1,30})\s*\Z", re.MULTILINE)
-_MARKER = re.compile(r"####[ \t*$]*")
+_MARKER = re.compile(r"#{4,}[ \t*$]*")
 _BRACE = re.compile(r"\\[{}]|(?P<box>\\f?box(?:ed)?[ ]?\{)|\{|\}")
 _BOXES, _BOX_LENGTH = 64, 1000
-_PHRASE = re.compile(r"answer(?:\s{1,4}is|\s{0,4}:)(?:[ \t*_`:$€£₹]|\\[(\[$]){0,20}", re.IGNORECASE)
+_PHRASE = re.compile(r"answer[*_]{0,3}(?:\s{1,4}is|\s{0,4}:)(?:[ \t*_`:$€£₹]|\\[(\[$]){0,20}", re.IGNORECASE)
 _CLAUSE = re.compile(r"(?:(?![.!?;](?:\s|$)|\([A-Za-z])[^\n]){0,400}")
 
 
@@ -47,7 +44,7 @@ def read_answer(completion: str | None) -> Answer:
 
 def is_right(answer: Fraction | None, gold: Fraction | int) -> bool:
     """The same number. No relative tolerance (70001 is not 70000), no leniency for percent."""
-    return answer is not None and abs(answer - gold) < _TOLERANCE
+    return answer is not None and (answer == gold or abs(answer - gold) < _TOLERANCE)
 
 
 def gold_answer(worked: str) -> int:

@@ -15,17 +15,19 @@ MAX_EXPONENT = 30
 
 _DIGITS = str.maketrans({chr(0xFF10 + d): str(d) for d in range(10)} | {"\u2212": "-", "\u2013": "-"})
 
+_WHOLE, _DECIMALS = re.compile("-?[0-9]*"), re.compile("[0-9]*")
+
 # "1{,}080", "1\,080", "1,\!080" and thin spaces (U+2009, U+200A, U+202F) group thousands in LaTeX and in print.
 _GROUPING = re.compile(r"(?<=[0-9])(?:\{,\}|,?\\[,!]|[\u2009\u200a\u202f])(?=[0-9]{3}(?![0-9]))")
 
 _PLAIN = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9.])\.[0-9]+"
-# A minus is a sign only where nothing before it is there to be subtracted from: "12-9" ends in 9, "5-10" is a range.
-_SIGN = r"(?<![0-9A-Za-z)\]}])-"
+# A sign is one only where nothing stands before it to be added to: "12-9" ends in 9, "5-10" is a range.
+_SIGN = r"(?<![0-9A-Za-z)\]}])[-+]"
 _NUMBER = re.compile(
     rf"""\^\ ?\{{?-?[0-9]+                                    # an exponent is no answer: 18 m^2
-    | (?P<sign>{_SIGN})? (?:(?:\\?\$|[€£₹])\ ?(?P<inner>-)?)?
-      (?: \\[dt]?frac\ ?\{{(?P<over>-?[0-9]+)\}}\ ?\{{(?P<under>[0-9]+)\}}
-        | (?P<top>{_PLAIN}) (?: \ ?/\ ?(?P<bottom>[0-9]+) | [eE](?P<power>[+-]?[0-9]+) )? )""",
+    | (?P<sign>{_SIGN})? (?:(?:\\?\$|[€£₹])\ ?(?P<inner>[-+])?)?
+      (?: \\[dt]?frac\ ?(?: \{{(?P<over>-?(?:{_PLAIN}))\}}\ ?\{{(?P<under>{_PLAIN})\}} | (?P<halves>[0-9]{{2}}) )
+        | (?P<top>{_PLAIN}) (?: \ ?/\ ?(?P<bottom>{_PLAIN}) | [eE](?P<power>[+-]?[0-9]+) )? )""",
     re.VERBOSE | re.ASCII,
 )
 
@@ -59,22 +61,27 @@ def value(found: re.Match[str] | None) -> Fraction | None:
     """What a match is worth; None without a match, for a runaway number and for a division by zero."""
     if found is None:
         return None
-    top, under = found["over"] or found["top"], found["under"] or found["bottom"]
+    if halves := found["halves"]:  # \frac12
+        top, under = halves[0], halves[1]
+    else:
+        top, under = found["over"] or found["top"], found["under"] or found["bottom"]
     number = decimal(top, power=found["power"] or "0")
     if number is not None and under is not None:
         divisor = decimal(under)
         number = number / divisor if divisor else None
-    negative = bool(found["sign"]) != bool(found["inner"])
+    negative = (found["sign"] == "-") != (found["inner"] == "-")
     return -number if number is not None and negative else number
 
 
 def decimal(digits: str, *, power: str = "0") -> Fraction | None:
     """An optional minus, digits with thousands groups and decimals, times ten to a power. None for anything else."""
     whole, _, decimals = digits.replace(",", "").partition(".")
-    if not (re.fullmatch("-?[0-9]*", whole) and re.fullmatch("[0-9]*", decimals) and (whole + decimals).strip("-")):
+    if not (_WHOLE.fullmatch(whole) and _DECIMALS.fullmatch(decimals) and (whole + decimals).strip("-")):
         return None
     if len(whole) + len(decimals) > MAX_DIGITS or len(power) > 4 or abs(int(power)) > MAX_EXPONENT:
         return None
+    if not decimals and power == "0":
+        return Fraction(int(whole))
     return int(whole + decimals) * Fraction(10) ** (int(power) - len(decimals))
 
 
@@ -82,13 +89,13 @@ def canonical(number: Fraction | None) -> str | None:
     """The shortest exact writing: `18`, `-0.75`, and `1/3` where no decimal is exact."""
     if number is None:
         return None
+    if number.denominator == 1:
+        return str(number.numerator)
     twos, fives, rest = _count(number.denominator, 2), _count(number.denominator, 5), number.denominator
     rest //= 2**twos * 5**fives
     if rest != 1:
         return f"{number.numerator}/{number.denominator}"
     places = max(twos, fives)
-    if not places:
-        return str(number.numerator)
     digits = str(abs(number.numerator) * 10**places // number.denominator).rjust(places + 1, "0")
     return f"{'-' if number < 0 else ''}{digits[:-places]}.{digits[-places:]}"
 

@@ -11,6 +11,8 @@ from disagg_cli.errors import UsageError
 from disagg_cli.evals.numerals import canonical, decimal
 from disagg_cli.evals.states import ANSWERED, Scored, State, score_against
 
+_FORM = 'each line is {"completion": "...", "gold": "18"}'
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rescored:
@@ -47,26 +49,31 @@ def rescore(path: Path, scorer: str = "flexible") -> Rescored:
     """
     file = path / "samples.jsonl" if path.is_dir() else path
     try:
-        lines = file.read_text().split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the completions: {error}", where=str(file)) from None
-    rows = [_row(line, scorer, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
-    return Rescored(source=str(file), scorer=scorer, rows=tuple(rows))
+    numbered = [(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    if not numbered:
+        raise UsageError("no completions", where=str(file), fix=_FORM)
+    rows = [_row(line, scorer, where) for line, where in numbered]
+    if path.is_dir():  # of two lines with one id the later counts: the first was left over from a run that was resumed
+        rows = list(dict(rows).items())
+    return Rescored(source=str(file), scorer=scorer, rows=tuple(row for _, row in rows))
 
 
-def _row(line: str, scorer: str, where: str) -> Scored:
+def _row(line: str, scorer: str, where: str) -> tuple[str, Scored]:
+    """A row's id, or its place where it has none, and what it is worth."""
     try:
         row = json.loads(line)
+        name = str(row.get("id", where))
         completion, gold = _text(row["completion"]), _gold(row["gold"])
         finish = _text(row.get("finish_reason"))
         state = State(row["state"]) if "state" in row else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"not a completion: {error}", where=where, fix='each line is {"completion": "...", "gold": "18"}'
-        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"not a completion: {error}", where=where, fix=_FORM) from None
     if state is not None and state not in ANSWERED:
-        return Scored(state=state)
-    return score_against(completion, gold, f"#### {canonical(gold)}", finish, scorer)
+        return name, Scored(state=state)
+    return name, score_against(completion, gold, f"#### {canonical(gold)}", finish, scorer)
 
 
 def _text(given: object) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from disagg_cli.evals.answers import gold_answer, is_right, read_answer
+from disagg_cli.evals.answers import is_right, read_answer
 from disagg_cli.evals.numerals import MAX_DIGITS, canonical, decimal
 
 _SIGNED = re.compile(r"-?\d+\.?\d*")
@@ -33,13 +33,13 @@ Scorer = Callable[[str, str], Read]
 def flexible(completion: str, worked: str) -> Read:
     """Our own rule, for every model."""
     found = read_answer(completion).flexible
-    return Read(answer=canonical(found), right=is_right(found, gold_answer(worked)))
+    return Read(answer=canonical(found), right=is_right(found, _gold(worked)))
 
 
 def strict(completion: str, worked: str) -> Read:
     """The original GSM8K rule: the number behind the first `#### `."""
     found = read_answer(completion).strict
-    return Read(answer=canonical(found), right=is_right(found, gold_answer(worked)))
+    return Read(answer=canonical(found), right=is_right(found, _gold(worked)))
 
 
 def sglang_run_eval(completion: str, worked: str) -> Read:
@@ -63,6 +63,13 @@ def lm_eval_strict(completion: str, worked: str) -> Read:
 def lm_eval_flexible(completion: str, worked: str) -> Read:
     """lm-evaluation-harness gsm8k v3, flexible-extract: compared as text."""
     return _lm_eval(_last(_FLEXIBLE, completion), worked)
+
+
+def _gold(worked: str) -> Fraction:
+    gold = decimal(worked.rpartition("#### ")[2])  # of GSM8K an integer; other data may have decimals
+    if gold is None:
+        raise ValueError("no number after '#### ' at the end of the answer")
+    return gold
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:

@@ -7,6 +7,7 @@ import pytest
 
 from disagg_cli.errors import UsageError
 from disagg_cli.evals.rescore import rescore
+from disagg_cli.evals.scorers import SCORERS
 
 LABELLED = Path(__file__).parents[3] / "shared" / "data" / "gsm8k_answers.jsonl"
 
@@ -54,6 +55,31 @@ def test_states(tmp_path):
 def test_another_scorer(tmp_path):
     path = write(tmp_path / "c.jsonl", {"completion": "#### 3.18", "gold": "18"})
     assert rescore(path, "last-digits").document()["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("scorer", list(SCORERS))
+def test_gold_answers_with_decimals(tmp_path, scorer):
+    rows = [{"completion": "#### 0.5", "gold": 0.5}, {"completion": "", "gold": "1.25"}]
+    document = rescore(write(tmp_path / "c.jsonl", *rows), scorer).document()
+    assert document["planned"] == 2
+
+
+def test_how_editors_leave_a_file(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"completion": "#### 1", "gold": 1}\r\n\r\n{"completion": "2", "gold": 2}')
+    assert rescore(path).document()["accuracy"] == 1.0
+
+
+def test_of_a_resumed_run_the_later_line_counts(tmp_path):
+    rows = [{"id": "a", "completion": "", "gold": 1, "state": "skipped"}, {"id": "a", "completion": "1", "gold": 1}]
+    write(tmp_path / "samples.jsonl", *rows)
+    assert rescore(tmp_path).document()["counts"]["correct"] == rescore(tmp_path).document()["planned"] == 1
+    assert rescore(tmp_path / "samples.jsonl").document()["planned"] == 2  # a file: row by row
+
+
+def test_no_completions(tmp_path):
+    with pytest.raises(UsageError, match="no completions"):
+        rescore(write(tmp_path / "c.jsonl"))
 
 
 @pytest.mark.parametrize(
