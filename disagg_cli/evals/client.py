@@ -7,6 +7,7 @@ room and would hide the fault. Every attempt ends in an `Exchange`, whatever hap
 
 import asyncio
 import gc
+import math
 import os
 import resource
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 import aiohttp
 from yarl import URL
 
+from disagg_cli.errors import UsageError
 from disagg_cli.evals.events import REPLIES, Failure, Reply, failure
 from disagg_cli.evals.protocols import PATHS, Endpoint
 from disagg_cli.evals.timing import Timing, measure
@@ -24,6 +26,9 @@ from disagg_cli.evals.timing import Timing, measure
 _KEEPALIVE_S = 2.0
 _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 _ERROR_BODY = 4096
+# For TCP and TLS together. A server that is stopped, or one behind a firewall, takes no connection and refuses none.
+_CONNECT_S = 30.0
+_SPARE_FILES = 64
 _ABORTED = ("abort", "error")
 
 
@@ -126,12 +131,13 @@ class Pool:
         on_exchange: Callable[[Exchange], None],
         stream: bool = True,
     ) -> None:
-        self._url = url.rstrip("/")
+        self._targets = {endpoint: URL(url.rstrip("/") + path, encoded=True) for endpoint, path in PATHS.items()}
         self._concurrency = concurrency
-        self._deadlines = deadlines if stream else replace(deadlines, first_token_s=deadlines.request_s)
+        self._deadlines = deadlines if stream else replace(deadlines, first_token_s=math.inf)
         self._on_exchange = on_exchange
         self._stream = stream
         self._watches: set[Watch] = set()
+        self._trouble: Exception | None = None
         self.stopped: str | None = None
 
     @property
@@ -140,20 +146,22 @@ class Pool:
         return len(self._watches)
 
     async def run(self, requests: Iterable[Request]) -> None:
-        """Send all requests. Returns when each has ended or, after `stop`, was left out."""
-        _allow_open_files(self._concurrency + 64)
+        """Send all requests. Returns when each has ended or, after `stop`, was left out.
+
+        What `on_exchange` raises ends the run, and is raised.
+        """
         queue = iter(requests)
         timer = None
         if self._deadlines.run_s is not None:
             timer = asyncio.get_running_loop().call_later(self._deadlines.run_s, self.stop, "run")
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
         headers = _HEADERS | api_key_header()
-        no_timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+        timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=_CONNECT_S, sock_read=None)
         gc.freeze()  # the collector would walk all imported modules again and again while answers come in
         try:
             async with (
                 aiohttp.ClientSession(
-                    connector=connector, timeout=no_timeout, cookie_jar=aiohttp.DummyCookieJar(), headers=headers
+                    connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), headers=headers
                 ) as session,
                 asyncio.TaskGroup() as workers,
             ):
@@ -165,6 +173,8 @@ class Pool:
             gc.unfreeze()
             if timer:
                 timer.cancel()
+        if self._trouble:
+            raise self._trouble
 
     def stop(self, kind: str, grace_s: float = 0.0) -> None:
         """Start nothing more, and end what is still in flight after the time of grace, with this kind of failure."""
@@ -176,10 +186,22 @@ class Pool:
             watch.expire(kind)
 
     async def _work(self, session: aiohttp.ClientSession, queue: Iterable[Request]) -> None:
+        loop = asyncio.get_running_loop()
         for request in queue:
-            self._on_exchange(await self._attempt(session, request))
+            exchange = await self._attempt(session, request)
+            # Once the next requests have left: no server waits while an answer is scored.
+            loop.call_soon(self._hand_over, exchange)
             if self.stopped:
                 return
+
+    def _hand_over(self, exchange: Exchange) -> None:
+        if self._trouble:
+            return
+        try:
+            self._on_exchange(exchange)
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            self._trouble = error
+            self.stop("stopped")
 
     async def _attempt(self, session: aiohttp.ClientSession, request: Request) -> Exchange:
         watch = Watch(self._deadlines)
@@ -192,7 +214,9 @@ class Pool:
             task = asyncio.current_task()
             if watch.expired is None or (task and task.uncancel()):
                 raise
-            trouble = _overdue(watch.expired, self._deadlines)
+            trouble = _overdue(watch.expired, self._deadlines, read.reply)
+        except aiohttp.ConnectionTimeoutError:
+            trouble = failure("connect", f"no connection within {_CONNECT_S:g} s")
         except aiohttp.ClientConnectorError as error:
             trouble = failure("connect", f"cannot connect to {error.host}:{error.port}: {error.strerror or error}")
         except (aiohttp.ClientError, OSError) as error:
@@ -203,14 +227,20 @@ class Pool:
         return _exchange(request, read, trouble, started_at, asyncio.get_running_loop().time())
 
     async def _post(self, session: aiohttp.ClientSession, request: Request, read: "_Read") -> Failure | None:
-        url = URL(self._url + PATHS[request.endpoint], encoded=True)
+        url = self._targets[request.endpoint]
         async with session.post(url, data=request.body, allow_redirects=False) as response:
             if response.status != 200:
                 body = await response.content.read(_ERROR_BODY)
-                return failure("http", _message(response.status, body), response.status)
+                where = response.headers.get("Location")
+                return failure("http", _message(response.status, where, body), response.status)
             if self._stream:
+                loop = asyncio.get_running_loop()
                 async for data in response.content.iter_any():
-                    read.take(data, asyncio.get_running_loop().time())
+                    read.take(data, loop.time())
+                    if read.reply.trouble:
+                        break
+                else:
+                    read.reply.end()
             else:
                 body = await response.read()
                 read.received = len(body)
@@ -239,7 +269,9 @@ class _Read:
 
 def api_key_header() -> dict[str, str]:
     """For servers that ask for a key: it comes from $DISAGG_API_KEY, and stands in no file and no command line."""
-    key = os.environ.get("DISAGG_API_KEY")
+    key = os.environ.get("DISAGG_API_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError("DISAGG_API_KEY holds what no HTTP header can carry", fix="set it to the key alone")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
@@ -280,7 +312,9 @@ def _complaint(reply: Reply) -> Failure | None:
     return None
 
 
-def _overdue(kind: str, limits: Deadlines) -> Failure:
+def _overdue(kind: str, limits: Deadlines, reply: Reply) -> Failure:
+    if reply.done and kind != "stopped":
+        return failure(kind, "the body did not end after [DONE]")
     said = {
         "first_token": f"no text within {limits.first_token_s:g} s",
         "idle": f"no further text for {limits.idle_s:g} s",
@@ -290,13 +324,20 @@ def _overdue(kind: str, limits: Deadlines) -> Failure:
     return failure(kind, said.get(kind, "the run was stopped before the answer came"))
 
 
-def _message(status: int, body: bytes) -> str:
+def _message(status: int, where: str | None, body: bytes) -> str:
+    head = f"HTTP {status} to {where}" if where else f"HTTP {status}"
     text = " ".join(body.decode(errors="replace").split())
-    return f"HTTP {status}: {text}" if text else f"HTTP {status}"
+    return f"{head}: {text}" if text else head
 
 
-def _allow_open_files(wanted: int) -> None:
-    """One file descriptor for every request in flight; the usual soft limit is 1024."""
+def allow_open_files(concurrency: int) -> None:
+    """A file descriptor for every request in flight: the usual soft limit is 1024. UsageError if that cannot be had."""
+    wanted = concurrency + _SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard > 0 else wanted, hard))
+    if 0 <= soft < wanted:
+        if 0 <= hard < wanted:
+            raise UsageError(
+                f"{concurrency} requests in flight need {wanted} open files; the system allows {hard}",
+                fix=f"--concurrency {max(1, hard - _SPARE_FILES)}, or raise `ulimit -Hn`",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

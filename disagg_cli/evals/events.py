@@ -13,6 +13,8 @@ from typing import Any
 
 _ROOM = re.compile(r"bootstrap_room=(\d{1,20})")
 _LONGEST_MESSAGE = 600
+_LONGEST_LINE = 8 << 20  # the longest that a server sends, 16,000 tokens at once in /generate, has 200 kB
+_FIELDS = (b":", b"event:", b"id:", b"retry:")  # of an event stream, beside data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,10 @@ def failure(kind: str, message: str, status: int | None = None) -> Failure:
 class Reply:
     """What one answer of `/v1/completions` says, filled event by event (`feed`) or at once (`whole`).
 
-    `server`: what the worker that answered says of itself, where it does (`dp_rank`, `num_retractions`).
+    `server`: what the worker that answered says of itself (`dp_rank`, `num_retractions`), and only `/generate` does.
+    No answer names its decode worker: sglang-router 0.3.2 adds no header but `x-request-id`, its own, and in SGLang
+    0.5.23's `meta_info` the `id` is the request's, and `dp_rank` null without data parallelism. How many answers each
+    worker gave is told by its counters (`served`).
     """
 
     _key = b'"text":'
@@ -47,6 +52,7 @@ class Reply:
         "_pieces",
         "_prefix",
         "_rest",
+        "_stray",
         "_suffix",
         "cached_tokens",
         "completion_tokens",
@@ -62,7 +68,7 @@ class Reply:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._rest = b""
+        self._rest = self._stray = b""
         self._prefix, self._suffix, self._least = b"\0", b"\0", 0
         self.done = False
         self.events = 0
@@ -89,6 +95,8 @@ class Reply:
         """Take what arrived; how many events with text were in it."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
+        if len(self._rest) > _LONGEST_LINE:
+            self._fail("protocol", f"a line of more than {_LONGEST_LINE >> 20} MiB")
         before = self.events
         for line in lines:
             if line.startswith(self._prefix) and line.endswith(self._suffix) and len(line) > self._least:
@@ -97,9 +105,16 @@ class Reply:
                     self._pieces.append(piece)
                     self.events += 1
                     continue
-            if len(line) > 1:
+            if line and line != b"\r":
                 self._line(line)
         return self.events - before
+
+    def end(self) -> None:
+        """The body is over. Its last line may lack a newline; what is no event stream at all may say why."""
+        if self._rest.startswith(b"data:"):
+            self._line(self._rest)
+        elif self.events == 0 and not self.done and (stray := (self._stray + self._rest).strip()):
+            self._not_streamed(stray)
 
     def whole(self, body: bytes) -> None:
         """Take the body of an answer that was not streamed."""
@@ -110,7 +125,9 @@ class Reply:
 
     def _line(self, line: bytes) -> None:
         if not line.startswith(b"data:"):
-            return  # a comment, or another field of the event
+            if not line.startswith(_FIELDS) and len(self._stray) < _LONGEST_MESSAGE:
+                self._stray += line + b"\n"
+            return
         payload = line[5:].strip()
         if payload == b"[DONE]":
             self.done = True
@@ -120,6 +137,16 @@ class Reply:
         if text and self.finish_reason is None:
             self._learn(line, text)
 
+    def _not_streamed(self, body: bytes) -> None:
+        try:
+            event = json.loads(body)
+        except (ValueError, RecursionError):
+            event = None
+        if isinstance(event, dict) and event.get("error"):
+            self._error(event)
+        else:
+            self._fail("protocol", f"no event stream (--no-stream asks for none): {_quoted(body)}")
+
     def _decode(self, payload: bytes) -> dict[str, Any] | None:
         try:
             event = json.loads(payload)
@@ -127,7 +154,7 @@ class Reply:
             event = None
         if isinstance(event, dict):
             return event
-        self._fail("protocol", f"not a JSON object: {payload[:200]!r}")
+        self._fail("protocol", f"not a JSON object: {_quoted(payload)}")
         return None
 
     def _event(self, event: dict[str, Any]) -> str:
@@ -249,6 +276,10 @@ class GenerateReply(Reply):
 
 REPLIES: dict[str, type[Reply]] = {"completions": Reply, "chat": ChatReply, "generate": GenerateReply}
 """How the answers of each endpoint are read."""
+
+
+def _quoted(payload: bytes) -> str:
+    return " ".join(payload[:200].decode(errors="replace").split())
 
 
 def _count(value: object, known: int | None) -> int | None:

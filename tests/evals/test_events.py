@@ -66,7 +66,7 @@ def test_how_many_pieces_came_at_once():
         ({"error": {"message": "m", "code": 503}}, "in_stream", "m", 503),
         ({"error": "text"}, "in_stream", "text", None),
         ({"object": "error", "message": "m", "code": 400}, "in_stream", "m", 400),
-        ([1], "protocol", "not a JSON object: b'[1]'", None),
+        ([1], "protocol", "not a JSON object: [1]", None),
     ],
 )
 def test_trouble(line, kind, message, status):
@@ -77,6 +77,36 @@ def test_trouble(line, kind, message, status):
 def test_the_bootstrap_room_is_found():
     line = json.dumps({"error": {"message": "KVTransferError(bootstrap_room=4711): Request 4711 timed out"}})
     assert read(f"data: {line}\n\n".encode()).trouble.room == "4711"
+
+
+def test_a_last_line_may_lack_its_newline():
+    reply = read(stream("a").rstrip(b"\n"))
+    assert not reply.done
+    reply.end()
+    assert (reply.done, reply.trouble) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b'{"error": {"message": "transfer failed"}}', "in_stream", "transfer failed"),
+        (b'{\n "error": {\n  "message": "transfer failed"}\n}\n', "in_stream", "transfer failed"),
+        (b'{"choices": [{"text": "18"}]}', "protocol", "no event stream (--no-stream asks for none): {"),
+        (b"<html>\nsign in\n</html>\n", "protocol", "no event stream (--no-stream asks for none): <html> sign in"),
+        (b"", None, None),
+        (b": ping\n\n", None, None),
+    ],
+)
+def test_what_was_not_streamed_says_why(body, kind, message):
+    reply = read(body, 5)
+    reply.end()
+    assert (reply.trouble and reply.trouble.kind) == kind
+    assert message is None or reply.trouble.message.startswith(message)
+
+
+def test_a_line_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr("disagg_cli.evals.events._LONGEST_LINE", 100)
+    assert read(b"data: " + b"x" * 101).trouble.message.startswith("a line of more than")
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[[[", b'{"choices": 5}', b'{"choices": [5], "usage": 3}'])
