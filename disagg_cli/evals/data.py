@@ -6,11 +6,12 @@ names, else from the cache, else fetched once from the original repository, or f
 $DISAGG_GSM8K_URL; a hub is never asked.
 """
 
+import codecs
 import hashlib
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -102,12 +103,10 @@ def sample(questions: Sequence[Question], count: int | None, seed: int) -> tuple
 
 
 def cache_folder() -> Path:
-    """Where GSM8K is kept: `$DISAGG_CACHE/gsm8k`, else the user's cache folder."""
-    if root := os.environ.get("DISAGG_CACHE"):
-        return Path(root) / "gsm8k"
-    from platformdirs import user_cache_path  # here: 30 ms that a run with --data or --dataset mini need not pay
+    """Where GSM8K is kept: in the cache of all that can be made, or fetched, again (`runtime.rundir.cache`)."""
+    from disagg_cli.runtime.rundir import cache  # here: 30 ms that a run with --data or --dataset mini need not pay
 
-    return user_cache_path("disagg") / "gsm8k"
+    return cache() / "gsm8k"
 
 
 def _mini(split: Split) -> Dataset:
@@ -134,17 +133,24 @@ def _from_user(data: Path, split: Split) -> Dataset:
 
 def _gsm8k(split: Split) -> Dataset:
     path = cache_folder() / f"{split}.jsonl"
-    raw = path.read_bytes() if path.is_file() else b""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        raw = b""
     if _digest(raw) != SHA256[split]:
-        raw = _fetch(split, path)
+        raw = _fetch(split, path, damaged=bool(raw))
     questions = _parse(raw, split, str(path))
     return Dataset(name="gsm8k", split=split, source=str(path), sha256=SHA256[split], custom=False, questions=questions)
 
 
-def _fetch(split: Split, path: Path) -> bytes:
+def _fetch(split: Split, path: Path, *, damaged: bool) -> bytes:
     """Download one split, check it, and keep it. What is not byte for byte the published file is never kept."""
     url = f"{os.environ.get('DISAGG_GSM8K_URL', BASE_URL)}/{split}.jsonl"
-    raw = _download(url, split, path)
+    try:
+        raw = _download(url)
+    except (OSError, ValueError) as error:
+        cached = f", and {path} is damaged (its sha256 is another)" if damaged else ""
+        raise UsageError(f"cannot download GSM8K: {error}{cached}", where=url, fix=_by_hand(split, path)) from None
     if _digest(raw) != SHA256[split]:
         raise UsageError(
             f"the download is not GSM8K's {split} split: sha256 {_digest(raw)}, expected {SHA256[split]}",
@@ -155,14 +161,11 @@ def _fetch(split: Split, path: Path) -> bytes:
     return raw
 
 
-def _download(url: str, split: Split, path: Path) -> bytes:
+def _download(url: str) -> bytes:
     from urllib.request import urlopen  # here: urllib.request brings http.client and ssl, and most runs have the cache
 
-    try:
-        with urlopen(url, timeout=_FETCH_TIMEOUT_S) as response:
-            raw: bytes = response.read(_LARGEST_FILE)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot download GSM8K: {error}", where=url, fix=_by_hand(split, path)) from None
+    with urlopen(url, timeout=_FETCH_TIMEOUT_S) as response:
+        raw: bytes = response.read(_LARGEST_FILE)
     return raw
 
 
@@ -189,13 +192,14 @@ def _packaged(name: str) -> bytes:
 
 
 def _parse(raw: bytes, split: Split, source: str) -> tuple[Question, ...]:
-    """All rows, or a UsageError that names the first bad line."""
+    """All rows, or a UsageError that names the first bad line. Blank lines count as lines, and are left out."""
     rows = []
-    for line, text in enumerate(raw.splitlines(), start=1):
+    for line, text in enumerate(raw.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
+        if not text.strip():
+            continue
         try:
-            row = json.loads(text)
-            rows.append(_question(row["question"], row["answer"], f"{split}-{line - 1}"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            rows.append(_question(json.loads(text), f"{split}-{line - 1}"))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UsageError(
                 f"not a GSM8K row: {error}",
                 where=f"{source}:{line}",
@@ -206,7 +210,10 @@ def _parse(raw: bytes, split: Split, source: str) -> tuple[Question, ...]:
     return tuple(rows)
 
 
-def _question(question: str, answer: str, name: str) -> Question:
+def _question(row: Mapping[str, object], name: str) -> Question:
+    question, answer = row["question"], row["answer"]
+    if not (isinstance(question, str) and isinstance(answer, str) and question.strip()):
+        raise TypeError("question and answer must be texts, and the question not empty")
     return Question(id=name, question=question, answer=answer, gold=gold_answer(answer))
 
 

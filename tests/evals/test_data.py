@@ -16,7 +16,7 @@ ROW = {"question": "What is 1 + 1?", "answer": "1 + 1 = 2\n#### 2"}
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("DISAGG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DISAGG_HOME", str(tmp_path))
     monkeypatch.setenv("DISAGG_GSM8K_URL", (tmp_path / "origin").as_uri())
     return tmp_path / "cache" / "gsm8k"
 
@@ -95,9 +95,35 @@ def test_offline_says_which_file_to_put_where(cache):
     assert "--dataset mini" in caught.value.fix
 
 
+@needs_gsm8k
+def test_offline_a_damaged_cache_is_named(cache):
+    write(cache / "test.jsonl", ROW)
+    with pytest.raises(UsageError, match=r"test\.jsonl is damaged"):
+        load("gsm8k")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw + b"\n",
+        lambda raw: raw.replace(b"\n{", b"\n\n  \n{"),
+        lambda raw: raw.replace(b"\n", b"\r\n"),
+        lambda raw: b"\xef\xbb\xbf" + raw,
+        lambda raw: raw.removesuffix(b"\n"),
+    ],
+    ids=["blank line at the end", "blank lines between", "CRLF", "BOM", "no newline at the end"],
+)
+def test_how_editors_leave_a_file(tmp_path, change):
+    path = write(tmp_path / "own.jsonl", ROW, ROW | {"question": "Again?"})
+    path.write_bytes(change(path.read_bytes()))
+    assert [question.question for question in load("gsm8k", path).questions] == ["What is 1 + 1?", "Again?"]
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
+        ('{"question": 5, "answer": "#### 5"}', "must be texts"),
+        ('{"question": " ", "answer": "#### 5"}', "not empty"),
         ("{", "not a GSM8K row"),
         ('{"question": "a"}', "'answer'"),
         ('{"question": "a", "answer": "no marker"}', "no integer"),
