@@ -160,14 +160,37 @@ def gsm8k(
     Example: disagg eval gsm8k --url http://127.0.0.1:8000 --questions 500 --baseline 0.961
     """
     options = dict(locals())  # forty options, each checked by Typer; `_settings` gives them their place
+    _refuse_idle(options)
     if url is None and to is None:
-        url, workers, random_weights = _last_run()
-        options |= {"worker": worker or workers, "synthetic_weights": synthetic_weights or random_weights}
+        from disagg_cli.runtime.rundir import serving
+
+        last = serving()
+        url, weights = last.url, synthetic_weights or last.synthetic
+        options |= {"worker": worker or last.workers, "synthetic_weights": weights}
     settings = _settings(options)
     if compare is not None:
         _compare(settings, compare, str(to or url), out, min_identical=min_identical, as_json=as_json)
     else:
-        _run(settings, str(url or to), out, resume=resume, as_json=as_json)
+        _run(settings, str(url), out, resume=resume, as_json=as_json)
+
+
+def _refuse_idle(options: Mapping[str, Any]) -> None:
+    """Refuse an option that would do nothing beside the others: whoever gave it meant something."""
+    from disagg_cli.errors import UsageError
+
+    paired = options["compare"] is not None
+    given = {name for name, value in options.items() if value not in (None, False)}
+    for names, belongs, fits in (
+        (("to", "min_identical"), "--compare", paired),
+        (("baseline_preset", "baseline_n"), "--baseline", options["baseline"] is not None),
+        (("resume", "baseline", "floor"), "a run without --compare", not paired),
+        (("resume",), "--out, the folder of the run to go on with", options["out"] is not None),
+    ):
+        for name in names:
+            if name in given and not fits:
+                raise UsageError(f"--{name.replace('_', '-')} belongs to {belongs}")
+    if {"url", "to"} <= given:
+        raise UsageError("--url and --to both name what is compared", fix="leave one of them out")
 
 
 @app.command()
@@ -208,12 +231,12 @@ def show_run(
     from disagg_cli.console.sink import show
     from disagg_cli.evals.paired import run_folder
     from disagg_cli.evals.plots import plot as draw
-    from disagg_cli.evals.record import read_facts, read_identity, read_samples
+    from disagg_cli.evals.record import read_facts, read_run
     from disagg_cli.evals.report import build
 
     folder = run_folder(run)
-    samples = read_samples(folder)
-    report = build(read_identity(folder), samples, read_facts(folder))
+    identity, samples = read_run(folder)
+    report = build(identity, samples, read_facts(folder))
     if plot:
         draw(samples, plot)
     show(eval_view(report, folder), report.document() | {"out": str(folder)}, as_json=as_json)
@@ -253,12 +276,9 @@ def _plain(value: object) -> Any:
 def _run(settings: "EvalSettings", url: str, out: Path | None, *, resume: bool, as_json: bool) -> None:
     from disagg_cli.console.eval_view import eval_view, following
     from disagg_cli.console.sink import show
-    from disagg_cli.errors import UsageError
     from disagg_cli.evals.run import run_gsm8k
 
-    if resume and out is None:
-        raise UsageError("--resume needs the run to go on with", fix="--out FOLDER")
-    folder = out or _new_folder()
+    folder = out or _own_folder()
     with following() as progress:
         report = _until_interrupted(run_gsm8k(settings, url, folder, progress, resume=resume))
     show(eval_view(report, folder), report.document() | {"out": str(folder)}, as_json=as_json)
@@ -276,7 +296,7 @@ def _compare(
     limits = Limits(
         alpha=settings.alpha, margin=settings.margin, failure_budget=settings.failure_budget, identical=min_identical
     )
-    folder = out or _new_folder()
+    folder = out or _own_folder()
     with following() as progress:
         work = run_pair(settings, before, after, folder, limits, progress, force=settings.force)
         comparison = _until_interrupted(work)
@@ -284,26 +304,14 @@ def _compare(
     raise typer.Exit(comparison.exit_code)
 
 
-def _last_run() -> tuple[str, list[str], bool]:
-    """Where the last run answers, its workers, and whether its weights are random. UsageError if there is none."""
-    from disagg_cli.runtime.rundir import current, current_router_url
+def _own_folder() -> Path:
+    from disagg_cli.runtime.rundir import create_eval  # here: a run with --out need not know where disagg keeps its own
 
-    url, run = current_router_url(), current()
-    processes = run.read("state.json").get("processes", [])
-    workers = [process["url"] for process in processes if process["role"] in ("prefill", "decode")]
-    return url, workers, bool(run.read("deployment.json").get("synthetic"))
-
-
-def _new_folder() -> Path:
-    import time
-
-    from disagg_cli.runtime.rundir import home
-
-    return home() / "evals" / time.strftime("gsm8k-%Y%m%d-%H%M%S")
+    return create_eval("gsm8k")
 
 
 def _until_interrupted(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it; SIGINT and SIGTERM cancel it, so that it can write what it has, and then raise Interrupted."""
+    """Run it; SIGINT, SIGTERM and SIGHUP cancel it, so that it can write what it has, and then raise Interrupted."""
     import asyncio
     import signal
 
@@ -318,8 +326,9 @@ def _until_interrupted(work: Coroutine[Any, Any, Result]) -> Result:
             caught.append(signum)
             task.cancel()
 
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup
+                asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
         return await task
 
     try:

@@ -16,7 +16,7 @@ from disagg_cli.evals.run import Progress
 from disagg_cli.evals.served import Counters
 from disagg_cli.evals.states import State
 from disagg_cli.evals.statistics import Outcome, wilson
-from disagg_cli.evals.timing import Percentiles
+from disagg_cli.evals.timing import LATENCIES, Percentiles
 
 if TYPE_CHECKING:
     from disagg_cli.evals.compare import Comparison, Difference
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 _COLOURS = {Outcome.PASS: "green", Outcome.FAIL: "red"}
 _BETWEEN_LINES_S = 10.0
 _DIFFERENCES_SHOWN = 20
-_LATENCIES = {
-    "first_token": "first token",
-    "second_token_gap": "first to second token",
-    "inter_token": "between tokens",
-    "per_output_token": "per output token",
-    "end_to_end": "whole answer",
-}
 
 
 @contextmanager
@@ -129,7 +122,7 @@ def _latency(latency: Mapping[str, Percentiles | None]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("milliseconds", "p50", "p90", "p99", "max", "n"):
         table.add_column(name, justify="left" if name == "milliseconds" else "right")
-    for name, title in _LATENCIES.items():
+    for name, title in LATENCIES.items():
         if entry := latency.get(name):
             table.add_row(title, *map(_ms, (entry.p50, entry.p90, entry.p99, entry.max)), str(entry.n))
     return table
@@ -169,8 +162,9 @@ def _counters(counters: Sequence[Counters]) -> Table:
     for entry in counters:
         deltas = ", ".join(f"{_short(name)} {delta:+,.0f}" for name, delta in entry.deltas.items() if delta)
         left = ", ".join(f"[red]{_short(name)} {count:g}[/]" for name, count in entry.leaked.items())
-        answers = bool(entry.deltas or entry.queues)
-        table.add_row(escape(entry.worker), deltas if answers else "[red]answers no more[/]", left or "none" * answers)
+        before, after = entry.told
+        silent = "[red]tells them no more[/]" if before else "told none"
+        table.add_row(escape(entry.worker), deltas if after else silent, left or "none" * after)
     return table
 
 
@@ -190,7 +184,7 @@ def compare_view(comparison: "Comparison", folder: Path | None = None) -> Render
         f"failed: {comparison.failed_before} before, {comparison.failed_after} now"
     )
     parts: list[RenderableType] = [head]
-    for name, title in _LATENCIES.items():
+    for name, title in LATENCIES.items():
         if found := comparison.latency.get(name):
             parts.append(f"{title}, p50: {_ms(found[0])} ms before, {_ms(found[1])} ms now")
     if comparison.prompt_tokens_differ:

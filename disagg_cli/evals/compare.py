@@ -14,12 +14,15 @@ from typing import Any
 
 from disagg_cli.errors import DisaggError, EvalFailed, EvalUndecided, UsageError
 from disagg_cli.evals.plan import Identity
-from disagg_cli.evals.record import read_identity, read_samples
-from disagg_cli.evals.states import ANSWERED, Sample, with_strange_prompts
+from disagg_cli.evals.record import read_run
+from disagg_cli.evals.report import failure_classes
+from disagg_cli.evals.settings import check_share
+from disagg_cli.evals.states import ANSWERED, Sample, State, with_strange_prompts
 from disagg_cli.evals.statistics import Outcome, mcnemar
 
 _Z = 1.6448536269514722  # one-sided 95 %
 _SYNTHETIC_IDENTICAL = 0.95
+_MOST_PAIRS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +35,7 @@ class Side:
     @classmethod
     def read(cls, folder: Path) -> "Side":
         """From a run's folder. UsageError where it holds none."""
-        return cls.of(read_identity(folder), read_samples(folder))
+        return cls.of(*read_run(folder))
 
     @classmethod
     def of(cls, identity: Identity, samples: Sequence[Sample]) -> "Side":
@@ -116,6 +119,10 @@ class Limits:
     failure_budget: int = 0
     identical: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is no share. UsageError names the option."""
+        check_share("min-identical", self.identical, most=1.0)
+
 
 def compare(before: Side, after: Side, limits: Limits, *, force: bool = False) -> Comparison:
     """Pair two runs by question. UsageError where they asked different things, unless forced."""
@@ -125,12 +132,14 @@ def compare(before: Side, after: Side, limits: Limits, *, force: bool = False) -
     lost = sum(first.correct and not second.correct for first, second in pairs)
     gained = sum(second.correct and not first.correct for first, second in pairs)
     differing = [(first, second) for first, second in pairs if first.completion != second.completion]
+    failed = (_failed(before), _failed(after))
     figures = _Figures(
         pairs=len(pairs),
         identical=len(pairs) - len(differing),
         lost=lost,
         gained=gained,
-        failed=(_failed(before), _failed(after)),
+        failed=failed,
+        cause=_cause((before, after)[failed[1] > 0]),
         synthetic=after.identity.settings.synthetic_weights,
     )
     outcome, reason = _judge(figures, limits)
@@ -162,22 +171,26 @@ class _Figures:
     lost: int
     gained: int
     failed: tuple[int, int]
+    cause: str
     synthetic: bool
 
     @property
     def worst_loss(self) -> float | None:
         """Upper one-sided 95 % bound of the loss in accuracy (Agresti and Min's adjusted interval for pairs)."""
-        if not self.pairs:
-            return None
-        n, loss = self.pairs + 2, self.lost - self.gained
-        spread = self.lost + self.gained + 1 - loss * loss / n
-        return loss / n + _Z * math.sqrt(spread) / n
+        return _worst_loss(self.pairs, self.lost, self.gained) if self.pairs else None
+
+
+def _worst_loss(pairs: int, lost: int, gained: int) -> float:
+    n, loss = pairs + 2, lost - gained
+    spread = lost + gained + 1 - loss * loss / n
+    return loss / n + _Z * math.sqrt(spread) / n
 
 
 def _judge(figures: _Figures, limits: Limits) -> tuple[Outcome, str]:
     first, second = figures.failed
     if first > limits.failure_budget or second > limits.failure_budget:
-        return Outcome.NOT_JUDGED, f"requests failed: {first} in the first run, {second} in the second"
+        counts = f"{first} in the first run, {second} in the second"
+        return Outcome.NOT_JUDGED, f"requests failed or were not sent: {counts}{figures.cause}"
     if not figures.pairs:
         return Outcome.NOT_JUDGED, "no question was answered in both runs"
     least = limits.identical if limits.identical is not None else _SYNTHETIC_IDENTICAL if figures.synthetic else None
@@ -200,7 +213,27 @@ def _judge_loss(figures: _Figures, limits: Limits) -> tuple[Outcome, str]:
             Outcome.PASS,
             f"{told}: the loss is below {worst:.4f} with 95 % confidence, and {limits.margin:.4f} is tolerated",
         )
-    return Outcome.INCONCLUSIVE, f"{told}: the loss may be up to {worst:.4f}, and {limits.margin:.4f} is tolerated"
+    return (
+        Outcome.INCONCLUSIVE,
+        f"{told}: the loss may be up to {worst:.4f}, and {limits.margin:.4f} is tolerated; {_more(figures, limits)}",
+    )
+
+
+def _more(figures: _Figures, limits: Limits) -> str:
+    """How many pairs would decide, if the shares of lost and gained answers stayed what they are."""
+    scale = 1.0
+    while scale * figures.pairs < _MOST_PAIRS:
+        scale *= 1.05
+        lost, gained = round(scale * figures.lost), round(scale * figures.gained)
+        pairs = math.ceil(scale * figures.pairs)
+        if mcnemar(lost, gained) <= limits.alpha or _worst_loss(pairs, lost, gained) <= limits.margin:
+            return f"{pairs} pairs like these would decide"
+    return "no number of pairs like these would decide"
+
+
+def _cause(side: Side) -> str:
+    classes = [entry for entry in failure_classes(side.samples.values()) if entry.state is not State.SKIPPED]
+    return f"; mostly {classes[0].state} ({classes[0].kind}): {classes[0].message}" if classes else ""
 
 
 def _failed(side: Side) -> int:

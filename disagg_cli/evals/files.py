@@ -8,23 +8,17 @@ from disagg_cli.evals.record import SUMMARY, write_json, write_text
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.states import Sample, State
 from disagg_cli.evals.statistics import wilson
+from disagg_cli.evals.timing import LATENCIES
 
 _EXAMPLES = 3
 _LONGEST_EXAMPLE = 400
-_TITLES = {
-    "first_token": "first token",
-    "second_token_gap": "first to second token",
-    "inter_token": "between tokens",
-    "per_output_token": "per output token",
-    "end_to_end": "whole answer",
-}
 
 
 def write_report(report: EvalReport, samples: Sequence[Sample], folder: Path) -> None:
     """Write all three, each whole or not at all."""
-    write_json(folder / SUMMARY, report.document())
-    write_text(folder / "report.md", markdown(report, samples))
-    write_text(folder / "junit.xml", junit(report))
+    write_json(folder / SUMMARY, report.document(), late=True)
+    write_text(folder / "report.md", markdown(report, samples), late=True)
+    write_text(folder / "junit.xml", junit(report), late=True)
 
 
 def markdown(report: EvalReport, samples: Sequence[Sample]) -> str:
@@ -71,7 +65,7 @@ def _latency_rows(report: EvalReport) -> Iterator[tuple[str, ...]]:
     for name, entry in report.latency.items():
         if entry:
             figures = (f"{value:.4f}" for value in (entry.p50, entry.p90, entry.p99, entry.max))
-            yield (_TITLES[name], *figures, str(entry.n))
+            yield (LATENCIES[name], *figures, str(entry.n))
 
 
 def _order(report: EvalReport) -> str:

@@ -35,6 +35,8 @@ async def run_pair(
         baseline=None,
         baseline_record=None,
         data=settings.data or asked.data,
+        model=settings.model or asked.model,
+        synthetic_weights=settings.synthetic_weights or asked.synthetic_weights,
         concurrency=settings.concurrency,
         deadlines=settings.deadlines,
         workers=settings.workers,

@@ -18,9 +18,13 @@ from disagg_cli.evals.settings import DEFAULT_QUESTIONS, EvalSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """What must be the same for two scores to be comparable, and where they come from."""
+    """What must be the same for two scores to be comparable, and where they come from.
+
+    `attempt`: 1, and one more with each time that the run was resumed; request ids name it.
+    """
 
     run: str
+    attempt: int = 1
     url: str
     model: str
     dataset: str
@@ -109,6 +113,11 @@ def _shots(
 ) -> tuple[tuple[Question, ...], Sequence[Question]]:
     """The worked examples, and the questions that are left."""
     if protocol.shots_from == "test":
+        if protocol.shots >= len(dataset.questions):
+            raise UsageError(
+                f"the first {protocol.shots} of {len(dataset.questions)} questions are examples: none is left to ask",
+                fix="--shots with a smaller number, or --data with more questions",
+            )
         return dataset.questions[: protocol.shots], dataset.questions[protocol.shots :]
     if protocol.examples == "lm-eval":
         return _all_train(settings), dataset.questions

@@ -1,5 +1,6 @@
 """What a run found, as one value: counts, accuracy, verdict, latency, failures. Pure: made from samples alone."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from disagg_cli.evals.plan import Identity
 from disagg_cli.evals.served import Counters
 from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.evals.states import ANSWERED, Sample, State, with_strange_prompts
-from disagg_cli.evals.statistics import Outcome, Verdict, hypergeometric_at_most, judge, wilson
+from disagg_cli.evals.statistics import Outcome, Verdict, below_floor, hypergeometric_at_most, judge, wilson
 from disagg_cli.evals.timing import Percentiles, histogram_percentiles, percentiles
 
 _EXIT = {Outcome.PASS: 0, Outcome.NO_BASELINE: 0, Outcome.FAIL: 6, Outcome.INCONCLUSIVE: 7, Outcome.NOT_JUDGED: 7}
@@ -180,7 +181,7 @@ def build(identity: Identity, samples: Iterable[Sample], facts: Facts | None = N
     counts = Counter(sample.state for sample in final)
     counts[State.SKIPPED] += planned - len(final)
     answered = [sample for sample in final if sample.state in ANSWERED]
-    failures = _failures(final)
+    failures = failure_classes(final)
     notes = tuple(dict.fromkeys((*facts.notes, *_notes(identity, counts, answered, facts))))
     return EvalReport(
         identity=identity,
@@ -216,19 +217,26 @@ def _verdict(
     reason = _unjudgeable(settings, counts, answered, stopped)
     if reason:
         return Verdict(outcome=Outcome.NOT_JUDGED, reason=reason)
-    if stopped:
+    if stopped and stopped.startswith(CATASTROPHE):
         return Verdict(outcome=Outcome.FAIL, reason=stopped)
     if settings.synthetic_weights:
         return Verdict(
             outcome=Outcome.NO_BASELINE,
             reason="the weights are synthetic: what is checked is the transfer, not the score",
         )
+    right = sum(sample.correct for sample in answered)
     if settings.gate is None:
-        return Verdict(outcome=Outcome.NO_BASELINE, reason="no --baseline was given, so the score is only reported")
+        return _without_baseline(settings, right, len(answered))
     garbage = sum(sample.repetition for sample in answered)
     if garbage >= _GARBAGE_LEAST and garbage > _GARBAGE_SHARE * len(answered):
         return Verdict(outcome=Outcome.FAIL, reason=f"{garbage} of {len(answered)} answers end in endless repetition")
-    return judge(sum(sample.correct for sample in answered), len(answered), settings.gate)
+    return judge(right, len(answered), settings.gate)
+
+
+def _without_baseline(settings: EvalSettings, right: int, n: int) -> Verdict:
+    if settings.floor is not None and right / n < settings.floor:
+        return Verdict(outcome=Outcome.FAIL, reason=below_floor(right, n, settings.floor))
+    return Verdict(outcome=Outcome.NO_BASELINE, reason="no --baseline was given, so the score is only reported")
 
 
 def _with_cause(stopped: str | None, failures: Sequence[FailureClass]) -> str | None:
@@ -250,7 +258,7 @@ def _unjudgeable(
     if lost > settings.failure_budget:
         parts = f"{counts[State.ERROR]} error, {counts[State.TIMEOUT]} timeout; the budget is {settings.failure_budget}"
         return f"{lost} of the requests failed in transport ({parts})" + (f"; {stopped}" if stopped else "")
-    if stopped and not stopped.startswith(CATASTROPHE):
+    if stopped and counts[State.SKIPPED] and not stopped.startswith(CATASTROPHE):
         return f"{counts[State.SKIPPED]} of the planned questions were not answered: {stopped}"
     return None if answered else "no question was answered"
 
@@ -266,8 +274,7 @@ def _notes(identity: Identity, counts: Mapping[State, int], answered: Sequence[S
     if _decay(answered) <= _DECAY_ALPHA:
         yield "later answers are worse than earlier ones: look for KV that is corrupted as the run goes on"
     for worker in facts.counters:
-        for name, count in worker.leaked.items():
-            yield f"{worker.worker} still has {count:g} requests in {name.removeprefix('sglang:')} after the run"
+        yield from worker.notes()
 
 
 def _quarters(answered: Sequence[Sample]) -> tuple[Share, ...]:
@@ -296,7 +303,8 @@ def _total(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _failures(samples: Sequence[Sample]) -> tuple[FailureClass, ...]:
+def failure_classes(samples: Iterable[Sample]) -> tuple[FailureClass, ...]:
+    """Failures that differ in nothing but numbers, together; the commonest first."""
     classes: dict[tuple[State, str, int | None, str], list[Sample]] = {}
     for sample in samples:
         if sample.failure:
@@ -346,8 +354,10 @@ def _latency(answered: Sequence[Sample]) -> dict[str, Percentiles | None]:
 
 
 def _wall(samples: Sequence[Sample]) -> float:
-    if not samples:
-        return 0.0
-    return max(sample.started_at + sample.end_to_end_s for sample in samples) - min(
-        sample.started_at for sample in samples
-    )
+    """Seconds in which a request was in flight: not those between a run's end and its resumption."""
+    wall, until = 0.0, -math.inf
+    for sample in sorted(samples, key=lambda sample: sample.started_at):
+        end = sample.started_at + sample.end_to_end_s
+        wall += max(0.0, end - max(until, sample.started_at))
+        until = max(until, end)
+    return wall

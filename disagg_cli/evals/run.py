@@ -13,11 +13,11 @@ from pathlib import Path
 
 from disagg_cli.errors import UsageError
 from disagg_cli.evals import served
-from disagg_cli.evals.client import Exchange, Pool, Request
+from disagg_cli.evals.client import Exchange, Pool, Request, allow_open_files
 from disagg_cli.evals.files import write_report
 from disagg_cli.evals.plan import Plan, make_plan
 from disagg_cli.evals.protocols import encode
-from disagg_cli.evals.record import SAMPLES, SampleLog, cut_torn_line, done, read_identity, read_samples, write_identity
+from disagg_cli.evals.record import SAMPLES, SampleLog, cut_torn_line, read_run, write_identity
 from disagg_cli.evals.report import CATASTROPHE, EvalReport, Facts, build
 from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.evals.states import ANSWERED, Sample, State, sample_of
@@ -56,14 +56,17 @@ async def run_gsm8k(
     """Ask the server at `url` (http://host:port) all questions, score them, and write the run's files to `out_dir`.
 
     Ends within the run's deadline, whatever the server does. On cancellation what is there is written first. `resume`:
-    go on with the run in `out_dir`. UsageError: the data cannot be had, or the run to resume was another.
-    EvalUndecided: nothing listens at the URL.
+    go on with the run in `out_dir`: what has an answer, or failed, stays so. UsageError: the data cannot be had, the
+    folder cannot be written to, or the run to resume was another. EvalUndecided: nothing listens at the URL, or the
+    disk is full.
     """
-    url = _base(url)
+    url = served.base_url(url)
+    settings = replace(settings, workers=tuple(served.base_url(worker, "--worker") for worker in settings.workers))
     plan = make_plan(settings, url, settings.model or await served.served_model(url))
     earlier: list[Sample] = []
     if resume:
         plan, earlier = _resumed(plan, out_dir)
+    allow_open_files(min(settings.concurrency, len(plan.questions)))
     write_identity(plan.identity, out_dir)
     told = await served.versions((url, *settings.workers))
     before = await served.scrape(settings.workers)
@@ -82,15 +85,9 @@ async def run_gsm8k(
     return report
 
 
-def _base(url: str) -> str:
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"not a URL: {url}", fix="--url http://127.0.0.1:8000")
-    return url.rstrip("/").removesuffix("/v1")
-
-
 def _resumed(plan: Plan, folder: Path) -> tuple[Plan, list[Sample]]:
     """The same plan under the earlier run's name, and what that run has done."""
-    was = read_identity(folder)
+    was, samples = read_run(folder)
     if was.config_hash != plan.identity.config_hash:
         changed = [
             name
@@ -104,8 +101,8 @@ def _resumed(plan: Plan, folder: Path) -> tuple[Plan, list[Sample]]:
         )
     if (folder / SAMPLES).exists():
         cut_torn_line(folder / SAMPLES)
-        return replace(plan, identity=replace(plan.identity, run=was.run)), done(read_samples(folder))
-    return plan, []
+    identity = replace(plan.identity, run=was.run, attempt=was.attempt + 1)
+    return replace(plan, identity=identity), [sample for sample in samples if sample.state is not State.SKIPPED]
 
 
 class _Run:
@@ -123,6 +120,7 @@ class _Run:
         self._odds = 1.0
         self._started = time.monotonic()
         self.samples = earlier
+        self._order = 1 + max((entry.order for entry in earlier), default=-1)
         self._finished = {entry.id for entry in earlier}
         self._counts = Counter(entry.state for entry in earlier)
         self._right = sum(entry.correct for entry in earlier)
@@ -150,7 +148,7 @@ class _Run:
             if question.id in self._finished:
                 continue
             self._lengths[question.id] = prompt.characters
-            rid = f"disagg-{plan.identity.run}-{number}-1"
+            rid = f"disagg-{plan.identity.run}-{number}-{plan.identity.attempt}"
             body = encode(protocol.body(prompt, plan.identity.model, rid, stream=stream))
             yield Request(id=question.id, rid=rid, endpoint=protocol.endpoint, body=body)
 
@@ -159,10 +157,11 @@ class _Run:
         entry = sample_of(
             self._questions[name],
             exchange,
-            order=len(self.samples),
+            order=self._order,
             prompt_characters=self._lengths[name],
             scorer=self._scorer,
         )
+        self._order += 1
         self._log.append(entry)
         self.samples.append(entry)
         self._counts[entry.state] += 1
@@ -202,7 +201,8 @@ class _Run:
         bad = max(gate.baseline - max(_CATASTROPHE_DROP, 2 * gate.margin), 0.01)
         if bad >= gate.baseline:
             return False
-        self._odds *= bad / gate.baseline if entry.correct else (1 - bad) / (1 - gate.baseline)
+        missed = max(1 - gate.baseline, 1e-3)  # a baseline of 1 is one that was never seen to miss
+        self._odds *= bad / gate.baseline if entry.correct else (1 - bad) / missed
         return self._odds >= _CATASTROPHE_ODDS
 
     def _stop(self, reason: str) -> None:

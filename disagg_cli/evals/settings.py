@@ -1,5 +1,6 @@
 """What a run is asked to do."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,15 @@ from disagg_cli.evals.statistics import Gate
 
 DEFAULT_QUESTIONS = 200
 _LONGEST_RUN_S = 7200.0
+_LARGEST = 2**31 - 1  # servers keep seeds and counts in 32 or 64 bits
+
+
+def check_share(name: str, share: float | None, *, most: float | None = None) -> None:
+    """UsageError where an option is no share: above 0, and below 1 or at most `most`."""
+    if share is None or 0 < share < 1 or share == most:
+        return
+    told = f"--{name} {share / 100:g}, not {share:g}" if 1 < share <= 100 else None
+    raise UsageError(f"--{name} is {share:g}; it must be a share between 0 and 1", fix=told)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,15 +69,21 @@ class EvalSettings:
             ("concurrency", self.concurrency, 1),
             ("max-tokens", self.max_tokens, 1),
             ("failure-budget", self.failure_budget, 0),
+            ("seed", self.seed, 0),
         ):
-            if value is not None and value < least:
-                raise UsageError(f"--{name} is {value}; it must be at least {least}")
-        shares = {"baseline": self.baseline, "margin": self.margin, "alpha": self.alpha, "floor": self.floor}
-        for name, share in shares.items():
-            if share is not None and not 0 < share < 1:
-                raise UsageError(
-                    f"--{name} is {share}; it must be a share between 0 and 1", fix=f"--{name} 0.961, not 96.1"
-                )
+            if value is not None and not least <= value <= _LARGEST:
+                raise UsageError(f"--{name} is {value}; it must be at least {least}, and at most {_LARGEST}")
+        for name, share in (("margin", self.margin), ("alpha", self.alpha), ("floor", self.floor)):
+            check_share(name, share)
+        check_share("baseline", self.baseline, most=1.0)
+        for name, seconds in (
+            ("timeout", self.deadlines.request_s),
+            ("first-token-timeout", self.deadlines.first_token_s),
+            ("idle-timeout", self.deadlines.idle_s),
+            ("run-timeout", self.deadlines.run_s),
+        ):
+            if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+                raise UsageError(f"--{name} is {seconds:g}; it must be a number of seconds above 0")
 
     @property
     def gate(self) -> Gate | None:

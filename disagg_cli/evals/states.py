@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from fractions import Fraction
 from statistics import median
-from typing import Any
+from types import UnionType
+from typing import Any, get_origin, get_type_hints
 
 from disagg_cli.evals.answers import gold_answer, is_right, read_answer
 from disagg_cli.evals.client import Exchange
@@ -85,12 +86,25 @@ class Sample:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> "Sample":
-        """From a JSON object. KeyError or ValueError where it is none of ours."""
-        known = {field.name: row[field.name] for field in fields(cls)}
+        """From a JSON object. KeyError, TypeError or ValueError where it is none of ours."""
+        known = {name: row[name] for name in _KINDS}
+        if wrong := [name for name, kind in _KINDS.items() if kind and not isinstance(known[name], kind)]:
+            raise TypeError(f"{wrong[0]} is {known[wrong[0]]!r}")
         known["state"] = State(row["state"])
         known["failure"] = Failure(**row["failure"]) if row["failure"] else None
         known["gaps"] = {int(key): int(count) for key, count in row["gaps"].items()}
         return cls(**known)
+
+
+def _kind(hint: Any) -> Any:
+    """What a field is in JSON; None where `Sample.from_dict` looks closer."""
+    if hint in (State, object, Failure | None):
+        return None
+    origin = get_origin(hint)
+    return hint if origin in (None, UnionType) else origin
+
+
+_KINDS = {name: _kind(hint) for name, hint in get_type_hints(Sample).items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

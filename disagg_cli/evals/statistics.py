@@ -71,7 +71,7 @@ def judge(right: int, n: int, gate: Gate) -> Verdict:
 def _decide(right: int, n: int, gate: Gate, p_value: float, lower: float, upper: float) -> tuple[Outcome, str]:
     least = gate.baseline - gate.margin
     if gate.floor is not None and right / n < gate.floor:
-        return Outcome.FAIL, f"accuracy {right / n:.4f} is below the floor {gate.floor:.4f}"
+        return Outcome.FAIL, below_floor(right, n, gate.floor)
     if lower >= least:
         proven = f"; it is lower than the baseline all the same (p = {p_value:.2g})" if p_value <= gate.alpha else ""
         return Outcome.PASS, f"accuracy is above {lower:.4f} with 95 % confidence, and {least:.4f} is tolerated{proven}"
@@ -83,6 +83,11 @@ def _decide(right: int, n: int, gate: Gate, p_value: float, lower: float, upper:
     if upper < least:
         return Outcome.FAIL, f"accuracy is below {upper:.4f} with 95 % confidence, and {least:.4f} is tolerated"
     return Outcome.INCONCLUSIVE, f"accuracy may lie between {lower:.4f} and {upper:.4f}, and {least:.4f} is tolerated"
+
+
+def below_floor(right: int, n: int, floor: float) -> str:
+    """Why a run fails whatever its baseline."""
+    return f"accuracy {right / n:.4f} is below the floor {floor:.4f}"
 
 
 def needed(right: int, n: int, gate: Gate) -> int | None:

@@ -17,6 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+LATENCIES = {
+    "first_token": "first token",
+    "second_token_gap": "first to second token",
+    "inter_token": "between tokens",
+    "per_output_token": "per output token",
+    "end_to_end": "whole answer",
+}
+"""What a report calls each of its latencies."""
+
 # Buckets of the gap histogram are 2 % wide: percentiles are as good, and two runs' histograms can be added.
 _PER_E = 50
 

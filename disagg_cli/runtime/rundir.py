@@ -79,22 +79,33 @@ def cache() -> Path:
 
 def create(name: str) -> RunDir:
     """Make the folder of a new run, readable by its owner alone, and make it the current one."""
-    runs = home() / "runs"
+    path = _new_folder(home() / "runs", name)
+    (path / "logs").mkdir(mode=0o700)
+    _point_current_at(path)
+    return RunDir(path)
+
+
+def create_eval(name: str) -> Path:
+    """Make the folder of an eval that belongs to no launch."""
+    return _new_folder(home() / "evals", name)
+
+
+def _new_folder(parent: Path, name: str) -> Path:
     try:
-        runs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise UsageError(f"cannot write to {runs}: {error.strerror}", fix=f"set {HOME} to a folder of yours") from None
+        raise UsageError(
+            f"cannot write to {parent}: {error.strerror}", fix=f"set {HOME} to a folder of yours"
+        ) from None
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for attempt in range(1000):
-        path = runs / (f"{name}-{stamp}" if attempt == 0 else f"{name}-{stamp}-{attempt}")
+        path = parent / (f"{name}-{stamp}" if attempt == 0 else f"{name}-{stamp}-{attempt}")
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:
             continue
-        (path / "logs").mkdir(mode=0o700)
-        _point_current_at(path)
-        return RunDir(path)
-    raise UsageError(f"cannot make a new folder in {runs}")
+        return path
+    raise UsageError(f"cannot make a new folder in {parent}")
 
 
 def current() -> RunDir:
@@ -116,14 +127,28 @@ def find(run: str | None) -> RunDir:
     return RunDir(known[run])
 
 
-def current_router_url() -> str:
-    """Where the current run answers clients. UsageError if there is no run, or if it does not serve."""
-    state = current().read("state.json")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """A run as its clients see it: where it answers, its workers, and whether their weights are random."""
+
+    url: str
+    workers: tuple[str, ...]
+    synthetic: bool
+
+
+def serving() -> Serving:
+    """The current run. UsageError if there is no run, or if it does not serve."""
+    run = current()
+    state = run.read("state.json")
     if state.get("phase") not in ("serving", "evaluating"):
         raise UsageError(
             f"the last run does not serve (it is {state.get('phase', 'unknown')})", fix="launch one, or give --url"
         )
-    return str(state["url"])
+    return Serving(
+        url=str(state["url"]),
+        workers=tuple(one["url"] for one in state.get("processes", ()) if one["role"] in ("prefill", "decode")),
+        synthetic=bool(run.read("deployment.json").get("synthetic")),
+    )
 
 
 def _point_current_at(path: Path) -> None:

@@ -78,7 +78,8 @@ def test_unknown_dataset(server, tmp_path):
 COMMAND = [sys.executable, "-c", "from disagg_cli.cli.eval import app; app()", "gsm8k", "--dataset", "mini"]
 
 
-def test_ctrl_c_writes_what_there_is(server, tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_writes_what_there_is(server, tmp_path, signum):
     server.default = hangs
     server.behave = {next(iter(GOLDS)): says("#### 1")}
     process = subprocess.Popen(
@@ -88,10 +89,10 @@ def test_ctrl_c_writes_what_there_is(server, tmp_path):
     deadline = time.monotonic() + 20
     while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signum)
     _, stderr = process.communicate(timeout=10)
     assert process.returncode != 0
-    assert "interrupted by SIGINT" in stderr
+    assert f"interrupted by {signum.name}" in stderr
     assert json.loads((tmp_path / "summary.json").read_text())["counts"]["skipped"] == 39
 
 
@@ -137,6 +138,27 @@ def test_compare(server, tmp_path):
     assert "test-0" in result.stdout
 
 
-def test_resume_needs_a_folder():
-    result = CliRunner().invoke(app, ["gsm8k", "--url", "http://h", "--resume"])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--resume"], "--resume belongs to --out"),
+        (["--to", "run"], "--to belongs to --compare"),
+        (["--min-identical", "0.9"], "--min-identical belongs to --compare"),
+        (["--baseline-n", "5"], "--baseline-n belongs to --baseline"),
+        (["--compare", "run", "--baseline", "0.9"], "--baseline belongs to a run without --compare"),
+        (["--compare", "run", "--resume", "--out", "o"], "--resume belongs to a run without --compare"),
+        (["--compare", "run", "--to", "other"], "--url and --to both name"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(options, told):
+    result = CliRunner().invoke(app, ["gsm8k", "--url", "http://h", *options])
     assert isinstance(result.exception, UsageError)
+    assert result.exception.what.startswith(told)
+
+
+def test_without_out_each_run_has_its_own_folder(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("DISAGG_HOME", str(tmp_path))
+    command = ["gsm8k", "--url", server.url, "--dataset", "mini", "--questions", "2", "--json"]
+    folders = {json.loads(CliRunner().invoke(app, command).stdout)["out"] for _ in range(2)}
+    assert len(folders) == 2
+    assert all(Path(folder).parent == tmp_path / "evals" for folder in folders)

@@ -52,7 +52,15 @@ def test_lost_answers(tmp_path):
 
 def test_five_lost_are_too_few_to_be_sure(tmp_path):
     after = side(tmp_path / "b", dict.fromkeys(QUESTIONS[:5], says("#### 123456")))
-    assert compare(side(tmp_path / "a"), after, Limits()).outcome is Outcome.INCONCLUSIVE
+    result = compare(side(tmp_path / "a"), after, Limits())
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert result.reason.endswith("54 pairs like these would decide")  # 7 lost, none gained: p = 1/128
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, 7, float("nan")])
+def test_a_share_that_is_none(share):
+    with pytest.raises(UsageError, match="min-identical"):
+        Limits(identical=share)
 
 
 def test_where_two_answers_part(tmp_path):
@@ -68,6 +76,9 @@ def test_an_error_is_no_difference(tmp_path):
     result = compare(side(tmp_path / "a"), after, Limits())
     assert (result.pairs, result.identical, result.lost, result.failed_after) == (39, 39, 0, 1)
     assert (result.outcome, result.exit_code) == (Outcome.NOT_JUDGED, 7)
+    assert result.reason.endswith(
+        "0 in the first run, 1 in the second; mostly timeout (first_token): no text within 2 s"
+    )
     assert compare(side(tmp_path / "a"), after, Limits(failure_budget=1, margin=0.1)).outcome is Outcome.PASS
 
 

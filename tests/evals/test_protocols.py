@@ -1,5 +1,6 @@
 """What each protocol sends, and that the presets ask what other harnesses ask."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,29 @@ def test_vllm_takes_the_first_train_rows():
     assert prompts[0].text.startswith("Question: Natalia")
     assert [question.id for question in made.questions] == ["test-0", "test-1", "test-2"]
     assert (made.protocol.stop, made.protocol.max_tokens) == (("Question", "Assistant:", "<|separator|>"), 256)
+
+
+# sha256 of all prompts, joined by a zero byte, as each harness's own code makes them from the two GSM8K files:
+# vllm-project/vllm 03e0960 tests/evals/gsm8k/gsm8k_eval.py; sglang 0.5.23 test/simple_eval_mixed_prefix_gsm8k.py,
+# GSM8KEval; lm-eval 0.4.13 api/samplers.py with tasks/gsm8k/gsm8k.yaml (version 3) and its seed of 1234.
+UPSTREAM = {
+    ("vllm", 5): (1319, "c6e4db66756a172278ee06a66192d1c29de88d03ed94020a45c90c1316319b1f"),
+    ("sglang-run-eval", 5): (1314, "1009de43c88c3fbaca714c6691d868424f7628f6f8c51dae7acb3c40c1556810"),
+    ("sglang-run-eval", 8): (1311, "bbf607516f635e4c24b0ab4e111bc5d7d099e0b9778ceaa12b5624bceab80596"),
+    ("lm-eval", 5): (1319, "84119a05b6c77e92415182c7963444e153dd2df04e05e238744f26b105c0a8b6"),
+}
+
+
+@needs_gsm8k
+@pytest.mark.parametrize(("preset", "shots"), UPSTREAM)
+def test_every_prompt_is_theirs_to_the_byte(preset, shots):
+    _, prompts = plan(preset=preset, shots=shots)
+    digest = hashlib.sha256("\0".join(prompt.text for prompt in prompts).encode()).hexdigest()
+    assert (len(prompts), digest) == UPSTREAM[preset, shots]
+
+
+def test_a_test_file_too_small_for_its_examples(tmp_path):
+    few = tmp_path / "test.jsonl"
+    few.write_text('{"question": "a", "answer": "#### 1"}\n' * 5)
+    with pytest.raises(UsageError, match="the first 5 of 5 questions are examples"):
+        make_plan(EvalSettings(data=few, preset="sglang-run-eval"), "http://h", "m")

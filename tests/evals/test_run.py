@@ -6,6 +6,7 @@ import time
 from xml.etree import ElementTree as ET
 
 import pytest
+from mini_runs import GOLDS, QUESTIONS, QUICK, run, samples
 from mock_server import (
     MockServer,
     chats,
@@ -25,29 +26,10 @@ from mock_server import (
 from disagg_cli.errors import EvalUndecided, UsageError
 from disagg_cli.evals.baseline import Baseline, read_baseline
 from disagg_cli.evals.client import Deadlines
-from disagg_cli.evals.data import load
 from disagg_cli.evals.run import run_gsm8k
 from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.evals.states import State
 from disagg_cli.evals.statistics import Outcome
-
-GOLDS = {question.question: question.answer for question in load("mini").questions}
-QUESTIONS = list(GOLDS)
-QUICK = Deadlines(request_s=4, first_token_s=2, idle_s=2)  # long enough for a busy machine
-
-
-def run(server: MockServer, out, progress=lambda _now: None, **settings):
-    chosen = EvalSettings(**{"dataset": "mini", **settings})
-
-    async def both():
-        async with serving(server):
-            return await run_gsm8k(chosen, server.url, out, progress)
-
-    return asyncio.run(both())
-
-
-def samples(out):
-    return [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
 
 
 def test_all_right(tmp_path):
@@ -245,50 +227,6 @@ def test_a_queue_that_stays_full_is_told(tmp_path, monkeypatch):
     assert "still has 2 requests in num_decode_prealloc_queue_reqs" in asyncio.run(both()).facts.notes[-1]
 
 
-def interrupted(tmp_path, **settings):
-    """A run that answers ten questions and is then cancelled."""
-
-    async def cancelled():
-        async with serving(MockServer(GOLDS)) as server:
-            chosen = EvalSettings(**{"dataset": "mini", "concurrency": 1, **settings})
-            work = run_gsm8k(chosen, server.url, tmp_path, lambda now: now.done == 10 and task.cancel())
-            task = asyncio.ensure_future(work)
-            await asyncio.wait([task])
-
-    asyncio.run(cancelled())
-
-
-def test_resume_asks_only_what_is_left(tmp_path):
-    interrupted(tmp_path)
-    with (tmp_path / "samples.jsonl").open("a") as log:
-        log.write('{"id": "test-20", "torn')
-    server = MockServer(GOLDS)
-
-    async def resumed():
-        async with serving(server):
-            return await run_gsm8k(EvalSettings(dataset="mini"), server.url, tmp_path, resume=True)
-
-    report = asyncio.run(resumed())
-    assert (len(server.seen), report.counts[State.CORRECT], report.facts.stopped) == (30, 40, None)
-    assert len(samples(tmp_path)) == 40
-    assert len({entry["rid"] for entry in samples(tmp_path)}) == 40
-    assert sorted(entry["order"] for entry in samples(tmp_path)) == list(range(40))
-
-
-@pytest.mark.parametrize(
-    "changed", [{"seed": 1, "questions": 39}, {"max_tokens": 5}, {"scorer": "strict"}, {"shots": 4}]
-)
-def test_resume_refuses_another_run(tmp_path, changed):
-    interrupted(tmp_path)
-
-    async def resumed():
-        async with serving(MockServer(GOLDS)) as server:
-            await run_gsm8k(EvalSettings(dataset="mini", **changed), server.url, tmp_path, resume=True)
-
-    with pytest.raises(UsageError, match="the run to resume was another"):
-        asyncio.run(resumed())
-
-
 def test_a_baseline_made_another_way_is_refused(tmp_path):
     record = Baseline(source="--baseline", preset="sglang-run-eval", n=1311)
     with pytest.raises(
@@ -341,24 +279,6 @@ def test_progress(tmp_path):
     assert seen == [(done, 40) for done in range(1, 41)]
 
 
-def test_cancelled_runs_write_what_there_is(tmp_path):
-    async def cancelled():
-        server = MockServer(GOLDS, {QUESTIONS[39]: hangs})
-        async with serving(server):
-            answered = asyncio.Event()
-            settings = EvalSettings(dataset="mini")
-            work = run_gsm8k(settings, server.url, tmp_path, lambda now: now.done < 39 or answered.set())
-            task = asyncio.ensure_future(work)
-            await answered.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    asyncio.run(cancelled())
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["stopped"], summary["counts"]["correct"], summary["counts"]["skipped"]) == ("interrupted", 39, 1)
-
-
 def test_nobody_listens(tmp_path):
     settings = EvalSettings(dataset="mini")
     with pytest.raises(EvalUndecided, match="nothing answers"):
@@ -375,7 +295,60 @@ def test_mini_has_forty_questions(tmp_path):
     assert (report.planned, report.facts.notes[0]) == (40, "200 questions were asked for; mini has 40")
 
 
-@pytest.mark.parametrize("wrong", [{"baseline": 96.1}, {"concurrency": 0}, {"shots": -1}, {"margin": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"baseline": 96.1},
+        {"concurrency": 0},
+        {"shots": -1},
+        {"margin": 0.0},
+        {"floor": 2.0},
+        {"seed": -1},
+        {"seed": 2**31},
+        {"alpha": float("nan")},
+    ],
+)
 def test_settings_refuse_nonsense(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         EvalSettings(**wrong)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("request_s", "--timeout"),
+        ("first_token_s", "--first-token-timeout"),
+        ("idle_s", "--idle-timeout"),
+        ("run_s", "--run-timeout"),
+    ],
+)
+def test_no_wait_is_without_an_end(name, option, seconds):
+    with pytest.raises(UsageError, match=f"^{option} is"):
+        EvalSettings(deadlines=Deadlines(**{name: seconds}))
+
+
+def test_a_baseline_that_missed_nothing(tmp_path):
+    assert run(MockServer(GOLDS), tmp_path / "a", baseline=1.0, margin=0.1).verdict.outcome is Outcome.PASS
+    report = run(MockServer(GOLDS, default=says("#### 7")), tmp_path / "b", baseline=1.0, concurrency=1)
+    assert (report.verdict.outcome, report.counts[State.WRONG]) == (Outcome.FAIL, 3)
+
+
+def test_a_floor_needs_no_baseline(tmp_path):
+    report = run(MockServer(GOLDS, {QUESTIONS[0]: says("#### 7")}), tmp_path, floor=0.99)
+    assert report.verdict.outcome is Outcome.FAIL
+    assert report.verdict.reason == "accuracy 0.9750 is below the floor 0.9900"
+    assert run(MockServer(GOLDS), tmp_path, floor=0.99).verdict.outcome is Outcome.NO_BASELINE
+
+
+def test_whole_answers_have_one_deadline(tmp_path):
+    report = run(MockServer(GOLDS, default=hangs), tmp_path, deadlines=QUICK, stream=False, questions=2)
+    assert [(entry.kind, entry.message) for entry in report.failures] == [("request", "not finished within 4 s")]
+
+
+def test_workers_without_metrics_are_named(tmp_path):
+    report = run(MockServer(GOLDS), tmp_path, questions=3, workers=("http://127.0.0.1:9",))
+    assert "http://127.0.0.1:9 tells no metrics" in report.facts.notes[-1]
+    with pytest.raises(UsageError, match="not a URL") as caught:
+        run(MockServer(GOLDS), tmp_path, workers=("decode-0",))
+    assert caught.value.fix.startswith("--worker ")

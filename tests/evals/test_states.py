@@ -54,6 +54,14 @@ def test_a_sample_survives_json():
     assert Sample.from_dict(sample(1000).to_dict()) == sample(1000)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"order": "1"}, {"completion": None}, {"state": "odd"}, {"correct": 1.5}, {"gaps": []}, {"pieces": {}}]
+)
+def test_what_is_no_sample(wrong):
+    with pytest.raises((TypeError, ValueError)):
+        Sample.from_dict(sample(1000).to_dict() | wrong)
+
+
 def test_a_prompt_of_impossible_length_is_an_error():
     *_, strange = with_strange_prompts([sample(1000), sample(1010), sample(990), sample(17)])
     assert (strange.state, strange.failure.kind, strange.correct) == (State.ERROR, "prompt_tokens", False)

@@ -157,10 +157,10 @@ def test_a_document_that_does_not_fit_leaves_the_old_one_and_no_draft(tmp_path, 
 def test_where_the_current_run_answers(home, phase):
     recorder = a_run()
     recorder.run_phase(phase)
-    assert rundir.current_router_url() == "http://127.0.0.1:8000"
+    assert rundir.serving().url == "http://127.0.0.1:8000"
 
 
 def test_a_run_that_does_not_serve_answers_nobody(home):
     a_run().run_phase("probing")
     with pytest.raises(UsageError, match=r"the last run does not serve \(it is probing\)"):
-        rundir.current_router_url()
+        rundir.serving()
