@@ -2,10 +2,13 @@
 
     python tests/evals/bench_eval.py [rounds]
 
-Builds the C mock server of ../shared/bench, runs ours and the reference in turns, prints medians, and exits 1 where a
-limit of ours does not hold. Wall figures mean something on free cores only; CPU figures nearly always.
+Builds the C mock server of ../shared/bench, runs ours between two runs of the reference, prints the least and median
+of each figure, and exits 1 where a limit of ours does not hold. What neighbours on the machine do is kept out of it:
+a rate is compared with those of the references just before and just after, and the median of these ratios counts; a
+wall time counts as the least of the rounds, which is the one least disturbed; CPU and memory count as medians.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -58,10 +61,10 @@ def commands(port: int) -> dict[str, list[str]]:
     reference += ["--concurrency", "512"]
     idle = [sys.executable, "-c", "import aiohttp, asyncio, json, re, typer"]
     return {
-        "ours, stream": ours,
         "reference, stream": [*reference, "--stream"],
-        "ours, whole": [*ours, "--no-stream"],
+        "ours, stream": ours,
         "reference, whole": reference,
+        "ours, whole": [*ours, "--no-stream"],
         "imports alone": idle,
     }
 
@@ -89,11 +92,21 @@ def bench(rounds: int) -> dict[str, list[Run]]:
 
 
 def _rounds(cases: dict[str, list[str]], rounds: int, folder: Path, port: int) -> dict[str, list[Run]]:
+    """Each kind's reference, ours, and the reference again; a round's last reference is the next one's first."""
     runs: dict[str, list[Run]] = {case: [] for case in cases}
-    for _ in range(rounds):
-        for case, command in cases.items():
-            runs[case].append(measure(command, folder, port))
+    for kind in WALL_S:
+        runs[f"reference, {kind}"].append(measure(cases[f"reference, {kind}"], folder, port))
+        for _ in range(rounds):
+            for case in (f"ours, {kind}", f"reference, {kind}"):
+                runs[case].append(measure(cases[case], folder, port))
+            runs["imports alone"].append(measure(cases["imports alone"], folder, port))
     return runs
+
+
+def rate(ours: list[Run], reference: list[Run]) -> float:
+    """Requests per second, of the reference's: the median over rounds of what stood on both sides of each."""
+    around = [(before.span_s + after.span_s) / 2 for before, after in itertools.pairwise(reference)]
+    return statistics.median(theirs / run.span_s for theirs, run in zip(around, ours, strict=True))
 
 
 def limits(runs: dict[str, list[Run]]) -> list[tuple[str, float, float, bool]]:
@@ -102,15 +115,14 @@ def limits(runs: dict[str, list[Run]]) -> list[tuple[str, float, float, bool]]:
     startup = median(runs["imports alone"], "cpu_s")
     for kind, wall in WALL_S.items():
         ours, reference = runs[f"ours, {kind}"], runs[f"reference, {kind}"]
-        rate = median(reference, "span_s") / median(ours, "span_s")
         cpu = median(ours, "cpu_s")
         most = MOST_CPU * median(reference, "cpu_s") + startup
         found += [
-            (f"{kind}: wall seconds, exec to exit", w := median(ours, "wall_s"), wall, w <= wall),
-            (f"{kind}: request rate, of the reference's", rate, LEAST_RATE, rate >= LEAST_RATE),
+            (f"{kind}: wall seconds, exec to exit", w := least(ours, "wall_s"), wall, w <= wall),
+            (f"{kind}: request rate, of the reference's", r := rate(ours, reference), LEAST_RATE, r >= LEAST_RATE),
             (f"{kind}: CPU seconds", cpu, most, cpu <= most),
-            (f"{kind}: peak memory, MB", m := median(ours, "rss_mb"), MOST_MB, m <= MOST_MB),
-            (f"{kind}: in flight", n := min(run.most_in_flight for run in ours), 512, n == 512),
+            (f"{kind}: peak memory, MB", m := max(run.rss_mb for run in ours), MOST_MB, m <= MOST_MB),
+            (f"{kind}: in flight", n := median(ours, "most_in_flight"), 512, n == 512),
         ]
     return found
 
@@ -119,11 +131,16 @@ def median(runs: list[Run], name: str) -> float:
     return statistics.median(getattr(run, name) for run in runs)
 
 
+def least(runs: list[Run], name: str) -> float:
+    return min(getattr(run, name) for run in runs)
+
+
 def main() -> int:
-    runs = bench(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    runs = bench(int(sys.argv[1]) if len(sys.argv) > 1 else 7)
     for case, measured in runs.items():
-        figures = {name: median(measured, name) for name in ("wall_s", "cpu_s", "rss_mb", "span_s")}
-        print(f"{case:20}" + "  ".join(f"{name} {value:8.2f}" for name, value in figures.items()))
+        names = ("wall_s", "cpu_s", "rss_mb", "span_s")
+        figures = (f"{name} {least(measured, name):6.2f} {median(measured, name):6.2f}" for name in names)
+        print(f"{case:20}" + "   ".join(figures))
     checked = limits(runs)
     for what, figure, limit, holds in checked:
         print(f"{'ok  ' if holds else 'FAIL'} {what}: {figure:.2f} (limit {limit:.2f})")
