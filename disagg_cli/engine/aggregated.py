@@ -5,7 +5,7 @@ from dataclasses import replace
 from disagg_cli.engine.commands import Command, Machines, flags, platform_args, worker_env
 from disagg_cli.errors import UsageError
 from disagg_cli.topology.deployment import Deployment
-from disagg_cli.topology.spec import Scalar
+from disagg_cli.topology.spec import FlagValue
 
 NAME = "aggregated"
 
@@ -25,7 +25,7 @@ def aggregated_command(
     like = deployment.role("decode")[0]
     like = replace(like, tp=tp or like.tp, dp=1, dp_attention=False, pp=1)
     own = {flag: value for flag, value in like.args.items() if not flag.startswith("disaggregation-")}
-    args: dict[str, Scalar] = {
+    args: dict[str, FlagValue] = {
         "model-path": model_path,
         "served-model-name": deployment.model.served_name,
         "host": like.host.address,

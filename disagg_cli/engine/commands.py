@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from disagg_cli.secrets import is_secret
 from disagg_cli.topology.deployment import Deployment, Host, Role, Share, Worker, bracketed
-from disagg_cli.topology.spec import Scalar
+from disagg_cli.topology.spec import FlagValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ def router_command(deployment: Deployment, *, machines: Machines) -> Command:
         pairs += ["--prefill", worker.url, str(worker.ports.bootstrap)]
     for worker in deployment.role("decode"):
         pairs += ["--decode", worker.url]
-    settings: dict[str, Scalar] = {
+    settings: dict[str, FlagValue] = {
         "host": router.host.address,
         "port": router.port,
         "policy": router.policy,
@@ -83,9 +83,9 @@ def router_command(deployment: Deployment, *, machines: Machines) -> Command:
     return Command(name="router", host=router.host, argv=argv, env={})
 
 
-def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: int) -> dict[str, Scalar]:
+def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: int) -> dict[str, FlagValue]:
     """All flags of one process; what the user wrote under `args` wins over what the platform recommends."""
-    args: dict[str, Scalar] = {
+    args: dict[str, FlagValue] = {
         "model-path": model_path,
         "served-model-name": deployment.model.served_name,
         "host": worker.shares[rank].host.address,
@@ -114,18 +114,18 @@ def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: 
     return args | platform_args(deployment, worker.role) | dict(worker.args)
 
 
-def _gpu_args(deployment: Deployment, share: Share) -> dict[str, Scalar]:
+def _gpu_args(deployment: Deployment, share: Share) -> dict[str, FlagValue]:
     """`--base-gpu-id`, where workers are to see all GPUs of their host: theirs come from there on, in equal steps."""
     if deployment.select_gpus != "base_gpu_id" or not share.gpus:
         return {}
     step = share.gpus[1] - share.gpus[0] if len(share.gpus) > 1 else 1
-    args: dict[str, Scalar] = {"base-gpu-id": share.gpus[0]}
+    args: dict[str, FlagValue] = {"base-gpu-id": share.gpus[0]}
     return args | ({"gpu-id-step": step} if step > 1 else {})
 
 
-def platform_args(deployment: Deployment, role: Role) -> dict[str, Scalar]:
+def platform_args(deployment: Deployment, role: Role) -> dict[str, FlagValue]:
     """Flags that the platform and the model ask of a role."""
-    args: dict[str, Scalar] = {}
+    args: dict[str, FlagValue] = {}
     if deployment.platform.on_cpu:
         from disagg_cli.connector.host_memory import mode  # only here: GPU platforms import nothing of it
 
@@ -149,12 +149,12 @@ def worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machi
     return env | dict(worker.env)
 
 
-def flags(args: Mapping[str, Scalar]) -> tuple[str, ...]:
-    """Spell flags: true is the bare flag, false leaves it out."""
+def flags(args: Mapping[str, FlagValue]) -> tuple[str, ...]:
+    """Spell flags: true is the bare flag, false leaves it out, several values follow each other."""
     words: list[str] = []
     for flag, value in args.items():
         if value is True:
             words.append(f"--{flag}")
         elif value is not False:
-            words += [f"--{flag}", str(value)]
+            words += [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else (str(value),))]
     return tuple(words)

@@ -1,5 +1,6 @@
 """What the topology rules look at: a deployment, what is known of the machine, and how to ask about flags."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,10 +9,10 @@ from itertools import product
 from packaging.version import Version
 
 from disagg_cli.connector.releases import Choice, Origin, choose_release
-from disagg_cli.engine.flags import FlagList, flags_of
 from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.topology.deployment import Deployment, Pool, Worker
+from disagg_cli.topology.flags import FlagList, flags_of
 from disagg_cli.topology.machine import Facts
 from disagg_cli.topology.spec import Scalar
 
@@ -92,25 +93,27 @@ class Case:
 
 
 def arg(pool: Pool, *names: str) -> Scalar | None:
-    """A flag's value, by any of its spellings; None where it is not given."""
-    return next((pool.worker.args[name] for name in names if name in pool.worker.args), None)
+    """A flag's value, by any of its spellings; None where it is not given. Several values come as one text."""
+    value = next((pool.worker.args[name] for name in names if name in pool.worker.args), None)
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def number(pool: Pool, *names: str) -> int | None:
     """The same as a whole number, None where it is none."""
     value = arg(pool, *names)
     try:
-        return None if value is None or isinstance(value, bool) else int(value)
-    except (ValueError, OverflowError):
+        return None if value is None or isinstance(value, bool | float) else int(value)
+    except ValueError:
         return None
 
 
 def fraction(text: Scalar | None) -> float | None:
     """A flag's or variable's text as a number, None where it is none."""
     try:
-        return None if text is None or isinstance(text, bool) else float(text)
-    except ValueError:
+        number = None if text is None or isinstance(text, bool) else float(text)
+    except (ValueError, OverflowError):
         return None
+    return None if number is None or math.isnan(number) else number
 
 
 def context_parallel(pool: Pool) -> int:

@@ -38,6 +38,9 @@ def page_size(case: Case, pool: Pool) -> Effective:
     """The page size: the flag's, unless an attention backend takes no such one; 1 where nothing is said."""
     asked = number(pool, "page-size")
     backends = [str(value) for flag in BACKENDS if (value := arg(pool, flag))]
+    words = case.flags.choices.get("attention-backend") if case.flags else None
+    if words and (odd := [backend for backend in backends if backend not in words and backend not in page_sizes()]):
+        return Effective(value=None, said=f"not known ({odd[0]})", flag="page-size")
     for backend in backends:
         fact = page_sizes().get(backend)
         if fact and _applies(case, fact) and not _also(case, backend, asked) and asked not in fact["accepts"]:

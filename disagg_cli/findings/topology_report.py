@@ -7,22 +7,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.connector.releases import Choice, choose_release
+from disagg_cli.connector.releases import Choice, choose_release, known_releases
 from disagg_cli.errors import DisaggError, UsageError
 from disagg_cli.findings.finding import Finding, Severity, finding
 from disagg_cli.findings.report import Overlay, report_plan
 from disagg_cli.findings.topology_rules import judge_topology, kept, needless_ignores
 from disagg_cli.kv.layout import KVLayout
-from disagg_cli.kv.models import layout_for, layout_from_config
+from disagg_cli.kv.models import layout_for, layout_from_config, local_path, packaged_models
 from disagg_cli.kv.parallelism import Parallelism
-from disagg_cli.topology.complaints import Problem
+from disagg_cli.topology.complaints import nearest
 from disagg_cli.topology.deployment import Deployment, Worker
 from disagg_cli.topology.loading import Loaded, read_topologies
 from disagg_cli.topology.machine import Facts
-from disagg_cli.topology.places import Place
+from disagg_cli.topology.places import Place, Problem, dotted
+from disagg_cli.topology.reading import Misread
 from disagg_cli.topology.resolve import draft
+from disagg_cli.topology.spec import TopologySpec
 
 SCHEMA = "disagg.check/1"
+HERE = ("/", "./", "../", "~")
+"""How the name of a folder begins, and no hub id."""
 QUANTIZED = re.compile(r"-(FP8|NVFP4|MXFP4|FP4|AWQ|GPTQ-Int4|INT8)$", re.IGNORECASE)
 
 
@@ -99,10 +103,10 @@ def check_file(
     """Judge every topology of a file, or one of its variants. What keeps it from being read is a finding too."""
     try:
         loaded = read_topologies(file, variant=variant, sets=sets, unsets=unsets)
+    except Misread as error:
+        return [_unread(file, variant, error.said, error.place, error.fix)]
     except UsageError as error:
-        place = _from(error, file)
-        found = finding("DSG203", error.what.removeprefix(f"{place}: "), where="file", fix=error.fix)
-        return [Checked(file=file, variant=variant, name=None, findings=(Located(finding=found, place=place),))]
+        return [_unread(file, variant, error.what, Place(file=str(file), line=1, column=1), error.fix)]
     return [_check(one, facts, sglang) for one in loaded]
 
 
@@ -112,29 +116,43 @@ def with_findings(checked: Checked, deployment: Deployment, more: Sequence[Findi
     return replace(checked, findings=tuple(sorted(located, key=_weight)))
 
 
-def _from(error: UsageError, file: Path) -> Place:
-    """The place that an error's text begins with, if it has one in this file."""
-    head = error.what.removeprefix(str(file)).split(": ")[0].split(":")
-    numbers = [int(part) for part in head if part.isdigit()]
-    line, column = ([*numbers, 1, 1][:2]) if numbers and error.what.startswith(str(file)) else (1, 1)
-    return Place(file=str(file), line=line, column=column)
+def _unread(file: Path, variant: str | None, said: str, place: Place, fix: str | None) -> Checked:
+    found = finding("DSG203", said, where="file", fix=fix)
+    return Checked(file=file, variant=variant, name=None, findings=(Located(finding=found, place=place),))
 
 
 def _check(loaded: Loaded, facts: Facts, sglang: str | None) -> Checked:
-    wrong = [_problem(problem) for problem in loaded.problems]
-    if loaded.spec is None:
-        return Checked(file=loaded.file, variant=loaded.variant, name=None, findings=tuple(wrong))
-    deployment = draft(loaded.spec)
+    """What is wrong with the words, and what all readings of them have in common."""
+    first, *others = [_judged(spec, facts, sglang) for spec in loaded.specs] or [Judgement()]
+    located = [_problem(problem) for problem in loaded.problems]
+    located += [one for one in first.counted if all(one in other.counted for other in others)]
+    ignored = [one for one in first.ignored if all(one in other.ignored for other in others)]
+    return Checked(
+        file=loaded.file,
+        variant=loaded.variant,
+        name=loaded.specs[0].name if len(loaded.specs) == 1 else None,
+        findings=tuple(sorted(dict.fromkeys(located), key=_weight)),
+        ignored=tuple(ignored),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """The findings of one reading: those that count, and those that are ignored, with the reasons."""
+
+    counted: tuple[Located, ...] = ()
+    ignored: tuple[tuple[Located, str], ...] = ()
+
+
+def _judged(spec: TopologySpec, facts: Facts, sglang: str | None) -> Judgement:
+    deployment = draft(spec)
     if sglang:
         deployment = replace(deployment, sglang=sglang)
     every = judge_everything(deployment, facts)
     counted, ignored = kept(deployment, every)
-    located = [*wrong, *(_located(deployment, one) for one in (*counted, *needless_ignores(deployment, every)))]
-    return Checked(
-        file=loaded.file,
-        variant=loaded.variant,
-        name=deployment.name,
-        findings=tuple(sorted(located, key=_weight)),
+    needless = needless_ignores(deployment, every)
+    return Judgement(
+        counted=tuple(_located(deployment, one) for one in (*counted, *needless)),
         ignored=tuple((_located(deployment, one), deployment.ignore[one.code]) for one in ignored),
     )
 
@@ -145,8 +163,9 @@ def _weight(located: Located) -> tuple[int, Place, str]:
 
 
 def _problem(problem: Problem) -> Located:
-    code = "DSG201" if problem.unknown else "DSG202"
-    found = finding(code, f"{problem.field}: {problem.what}", where=problem.field)
+    code = "DSG201" if problem.kind == "unknown" else "DSG202"
+    said = f"{problem.field}: {problem.what}" if problem.field else problem.what
+    found = finding(code, said, where=dotted(problem.path))
     return Located(finding=found, place=problem.place)
 
 
@@ -158,8 +177,14 @@ def judge_everything(deployment: Deployment, facts: Facts) -> tuple[Finding, ...
     """The findings of the plan and those of the topology, nothing left out."""
     layout, unknown = _layout(deployment)
     plan: list[Finding] = [unknown] if unknown else []
-    if layout:
+    try:
         choice = choose_release(deployment.sglang, installed=facts.installed)
+    except UsageError as error:  # older than all that are known
+        plan.append(finding("DSG207", error.what, where="engine.sglang", fix=error.fix))
+        deployment = replace(deployment, sglang=known_releases()[0].name)
+        choice = choose_release(deployment.sglang)
+        layout = None
+    if layout:
         decode = _sizes(deployment.role("decode"))
         for prefill in _sizes(deployment.role("prefill")):
             plan += _plan(layout, prefill, decode, choice, deployment.connector.overlay)
@@ -181,14 +206,22 @@ def _sizes(workers: Sequence[Worker]) -> tuple[Parallelism, ...]:
 
 
 def _layout(deployment: Deployment) -> tuple[KVLayout | None, Finding | None]:
-    """The model's KV layout, or the finding that it is not known. Nothing is fetched."""
+    """The model's KV layout, or the finding that it is not known, or is not there. Nothing is fetched."""
     model = deployment.model
     if model.synthetic:
         return layout_from_config(model.synthetic.config(), name="synthetic"), None
+    path = model.path or ""
     try:
-        return _known_layout(model.path or ""), None
+        return _known_layout(path), None
     except DisaggError as error:
-        return None, finding("DSG205", f"{model.path}: {error.what}", where="model", fix=error.fix)
+        by_name = {known.rpartition("/")[2]: known for known in packaged_models()}
+        near = by_name.get(nearest(path.rpartition("/")[2], by_name, cutoff=0.8) or "")
+        if nearest(path, ["synthetic"], cutoff=0.88):
+            return None, finding("DSG206", f"{path}: no such model", where="model", fix="did you mean `synthetic`?")
+        if deployment.executor == "local" and path.startswith(HERE) and local_path(path) is None:
+            return None, finding("DSG206", f"{path}: no such folder", where="model")
+        fix = f"did you mean {near}?" if near else error.fix
+        return None, finding("DSG205", f"{path}: {error.what}", where="model", fix=fix)
 
 
 @cache

@@ -1,102 +1,171 @@
-"""Rules about flags and environment variables that the SGLang release, or the router, does not know."""
+"""Rules about flags, their values and environment variables, as the SGLang release and the router take them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from disagg_cli.engine.flags import FlagList, every_flag, nearest, router_flags
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import Case, doubtful
-from disagg_cli.topology.deployment import Pool
+from disagg_cli.topology.flags import FlagList, every_flag, nearest, router_flags
+from disagg_cli.topology.spec import FlagValue
 
 OURS = ("SGLANG_PLUGINS",)
 """Set by disagg, or read by what is not in SGLang's own sources."""
 
-POLICIES = ("random", "round_robin", "cache_aware", "power_of_two", "manual")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """One flag as it is given. certain: whether the program that gets it is sure to be the one whose list this is."""
+
+    program: str
+    flags: FlagList
+    flag: str
+    value: FlagValue
+    where: str
+    certain: bool
+
+    @property
+    def meant(self) -> tuple[str, ...]:
+        """The flags that the spelling stands for."""
+        return self.flags.spelt_out(self.flag)
+
+    def judge(self, found: Finding) -> Finding:
+        """The finding as it is, or as a warning where the program may be another release."""
+        return found if self.certain else doubtful(found)
 
 
-def _certain(case: Case, flags: FlagList) -> bool:
-    return case.certain and flags.exact
-
-
-def _unknown(case: Case) -> Iterator[tuple[Pool, str, FlagList]]:
-    """Every flag that this release does not take, with its pool."""
-    flags = case.flags
-    for pool in case.deployment.pools if flags else ():
-        for flag in pool.worker.args:
-            if flags and (not flags.spelt_out(flag) or (flag in flags.removed and flag not in flags.known)):
-                yield pool, flag, flags
+def _given(case: Case) -> Iterator[Given]:
+    """Every flag of every worker, then those of the router."""
+    if flags := case.flags:
+        certain = case.certain and flags.exact
+        for pool in case.deployment.pools:
+            for flag, value in pool.worker.args.items():
+                where = case.at(pool, "args", flag)
+                yield Given(program="SGLang", flags=flags, flag=flag, value=value, where=where, certain=certain)
+    known = router_flags()
+    certain = case.facts.packages.get("sglang-router") == known.release
+    router = case.deployment.router
+    for flag, value in {"policy": router.policy, **router.args}.items():
+        where = "router.policy" if flag == "policy" else f"router.args.{flag}"
+        yield Given(program="sglang-router", flags=known, flag=flag, value=value, where=where, certain=certain)
 
 
 def unknown_flag(case: Case) -> Iterator[Finding]:
-    """DSG701: a flag that this SGLang does not know.
+    """DSG701, DSG711: a flag that this SGLang, or the router, does not know.
 
     A warning where the release is not sure, or its list of flags is a neighbour's; unless no release knows the flag.
     """
-    for pool, flag, flags in _unknown(case):
-        if flag in flags.removed:
+    for one in _given(case):
+        if one.meant or one.flag in one.flags.removed:
             continue
-        near = flags.nearest(flag)
+        near = one.flags.nearest(one.flag)
         fix = f"did you mean --{near}?" if near else None
-        message = f"SGLang {flags.release} knows no --{flag}"
-        found = finding("DSG701", message, where=case.at(pool, "args", flag), fix=fix)
-        invented = flags.exact and flag not in every_flag()
-        yield found if _certain(case, flags) or (case.installed and invented) else doubtful(found)
+        message = f"{one.program} {one.flags.release} knows no --{one.flag}"
+        if one.program == "SGLang":
+            found = finding("DSG701", message, where=one.where, fix=fix)
+            invented = case.installed and one.flags.exact and one.flag not in every_flag()
+            yield found if invented else one.judge(found)
+        else:
+            found = finding("DSG711", message, where=one.where, fix=fix)
+            yield found if near else one.judge(found)
 
 
 def removed_flag(case: Case) -> Iterator[Finding]:
     """DSG702: a flag that earlier releases knew."""
-    for pool, flag, flags in _unknown(case):
-        if flag in flags.removed:
-            message = f"--{flag} was removed in SGLang {flags.removed[flag]} (judged by {flags.release})"
-            meant = flags.spelt_out(flag) or (flags.nearest(flag),)
+    for one in _given(case):
+        if one.flag in one.flags.removed and one.flag not in one.flags.known:
+            release = one.flags.removed[one.flag]
+            message = f"--{one.flag} was removed in SGLang {release} (judged by {one.flags.release})"
+            meant = one.meant or (one.flags.nearest(one.flag),)
             names = " or ".join(f"--{name}" for name in meant if name)
             fix = f"leave it out, or use {names} if that is meant" if names else "leave it out"
-            found = finding("DSG702", message, where=case.at(pool, "args", flag), fix=fix)
-            yield found if _certain(case, flags) else doubtful(found)
+            yield one.judge(finding("DSG702", message, where=one.where, fix=fix))
 
 
 def deprecated_flag(case: Case) -> Iterator[Finding]:
     """DSG703: a flag that SGLang calls deprecated."""
-    for pool in case.deployment.pools if case.flags else ():
-        for flag in pool.worker.args:
-            if case.flags and flag in case.flags.deprecated:
-                message = f"--{flag} is deprecated in SGLang {case.flags.release}"
-                yield finding("DSG703", message, where=case.at(pool, "args", flag))
+    for one in _given(case):
+        if one.flag in one.flags.deprecated:
+            message = f"--{one.flag} is deprecated in {one.program} {one.flags.release}"
+            yield finding("DSG703", message, where=one.where)
 
 
 def abbreviated_flag(case: Case) -> Iterator[Finding]:
-    """DSG704: a flag that is the beginning of another, or of several."""
-    for pool in case.deployment.pools if case.flags else ():
-        for flag in pool.worker.args:
-            meant = case.flags.spelt_out(flag) if case.flags else ()
-            if case.flags and len(meant) == 1 and meant[0] != flag and flag not in case.flags.removed:
-                message, fix = f"--{flag} is short for --{meant[0]}", f"write {meant[0]}"
-                yield finding("DSG704", message, where=case.at(pool, "args", flag), fix=fix)
+    """DSG704: a flag that is the beginning of another."""
+    for one in _given(case):
+        if len(one.meant) == 1 and one.meant[0] != one.flag and one.flag not in one.flags.removed:
+            message, fix = f"--{one.flag} is short for --{one.meant[0]}", f"write {one.meant[0]}"
+            yield finding("DSG704", message, where=one.where, fix=fix)
 
 
 def ambiguous_flag(case: Case) -> Iterator[Finding]:
-    """DSG705: the beginning of several flags, which SGLang refuses."""
-    for pool in case.deployment.pools if case.flags else ():
-        for flag in pool.worker.args:
-            meant = case.flags.spelt_out(flag) if case.flags else ()
-            if case.flags and len(meant) > 1 and flag not in case.flags.removed:
-                message = f"--{flag} may be {', '.join(f'--{name}' for name in meant[:4])}"
-                found = finding("DSG705", message, where=case.at(pool, "args", flag))
-                yield found if _certain(case, case.flags) else doubtful(found)
+    """DSG705: the beginning of several flags, which the parser refuses."""
+    for one in _given(case):
+        if len(one.meant) > 1 and one.flag not in one.flags.removed:
+            message = f"--{one.flag} may be {', '.join(f'--{name}' for name in one.meant[:4])}"
+            yield one.judge(finding("DSG705", message, where=one.where))
 
 
 def value_or_switch(case: Case) -> Iterator[Finding]:
-    """DSG706: a value for a switch, or none for a flag that wants one."""
-    for pool in case.deployment.pools if case.flags else ():
-        for flag, value in pool.worker.args.items():
-            if case.flags is None or flag not in case.flags.known:
+    """DSG706: a value for a switch, none for a flag that wants one, or several for one that takes one."""
+    for one, flag in _plain(case):
+        message = None
+        if flag in one.flags.switches and not isinstance(one.value, bool):
+            message = f"--{flag} takes no value, and is given {_shown(one.value)}"
+        elif flag in one.flags.values and one.value is True and flag not in one.flags.optional:
+            message = f"--{flag} wants a value, and is given none"
+        elif flag in one.flags.values and isinstance(one.value, tuple) and flag not in one.flags.lists:
+            message = f"--{flag} takes one value, and is given {len(one.value)}"
+        if message:
+            yield one.judge(finding("DSG706", message, where=one.where))
+
+
+def wrong_word(case: Case) -> Iterator[Finding]:
+    """DSG708, DSG712: a value that is none of the words that a flag accepts. DSG712 is the router's policy."""
+    for one, flag in _plain(case):
+        words = one.flags.choices.get(flag)
+        for value in _values(one.value) if words else ():
+            assert words
+            if str(value) in words:
                 continue
-            message = None
-            if flag in case.flags.switches and not isinstance(value, bool):
-                message = f"--{flag} takes no value, and is given {value!r}"
-            elif flag in case.flags.values and flag not in case.flags.switches and value is True:
-                message = f"--{flag} wants a value, and is given none"
-            if message:
-                yield finding("DSG706", message, where=case.at(pool, "args", flag))
+            near = nearest(str(value), words) or nearest(str(value).lower(), words)
+            code = "DSG712" if flag == "policy" else "DSG708"
+            message = f"--{flag} {_shown(value)}: {one.program} {one.flags.release} takes {_some(words)}"
+            found = finding(code, message, where=one.where, fix=f"did you mean {near}?" if near else None)
+            yield found if one.program != "SGLang" and near else one.judge(found)
+
+
+def no_number(case: Case) -> Iterator[Finding]:
+    """DSG709: text where a flag wants a number, or a fraction where it wants a whole one."""
+    for one, flag in _plain(case):
+        kind = int if flag in one.flags.ints else float if flag in one.flags.floats else None
+        for value in _values(one.value) if kind else ():
+            assert kind
+            try:
+                kind(str(value))
+            except ValueError:
+                wanted = "a whole number" if kind is int else "a number"
+                several = flag in one.flags.lists and isinstance(one.value, str)
+                fix = "write several as a list: [1, 2, 4]" if several else None
+                message = f"--{flag} wants {wanted}, and is given {_shown(value)}"
+                yield one.judge(finding("DSG709", message, where=one.where, fix=fix))
+
+
+def _plain(case: Case) -> Iterator[tuple[Given, str]]:
+    """Every flag that is known by one name, with that name."""
+    return ((one, one.meant[0]) for one in _given(case) if len(one.meant) == 1)
+
+
+def _values(value: FlagValue) -> tuple[FlagValue, ...]:
+    return value if isinstance(value, tuple) else () if isinstance(value, bool) else (value,)
+
+
+def _shown(value: FlagValue) -> str:
+    return repr(value)[:80] if not isinstance(value, tuple) else repr(list(value))[:80]
+
+
+def _some(words: tuple[str, ...]) -> str:
+    """The words, or the first of many."""
+    return ", ".join(words[:12]) + (f" and {len(words) - 12} more" if len(words) > 12 else "")
 
 
 def unknown_environment(case: Case) -> Iterator[Finding]:
@@ -111,27 +180,6 @@ def unknown_environment(case: Case) -> Iterator[Finding]:
                 yield finding("DSG707", message, where=case.at(pool, "env", name), fix=fix)
 
 
-def unknown_router_flag(case: Case) -> Iterator[Finding]:
-    """DSG711: a flag that the router does not know."""
-    release, known = router_flags()
-    for flag in case.deployment.router.args:
-        if not any(name.startswith(flag) for name in known):
-            near = nearest(flag, known)
-            message = f"sglang-router {release} knows no --{flag}"
-            fix = f"did you mean --{near}?" if near else None
-            found = finding("DSG711", message, where=f"router.args.{flag}", fix=fix)
-            yield found if case.facts.packages.get("sglang-router") == release else doubtful(found)
-
-
-def unknown_policy(case: Case) -> Iterator[Finding]:
-    """DSG712: a balancing policy that the router does not know."""
-    policy = case.deployment.router.policy
-    if policy not in POLICIES:
-        near = nearest(policy, POLICIES)
-        message = f"the router knows no policy {policy!r}; known: {', '.join(POLICIES)}"
-        yield finding("DSG712", message, where="router.policy", fix=f"did you mean {near}?" if near else None)
-
-
 RULES = (
     unknown_flag,
     removed_flag,
@@ -139,7 +187,7 @@ RULES = (
     abbreviated_flag,
     ambiguous_flag,
     value_or_switch,
+    wrong_word,
+    no_number,
     unknown_environment,
-    unknown_router_flag,
-    unknown_policy,
 )

@@ -58,10 +58,10 @@ def config_for(model: str, *, download: Callable[[str], Path] | None = None) -> 
     if known is not None:
         fact = packaged_models()[known]
         return fact["config"], known, fact["source"]
-    path = Path(model).expanduser()
-    if path.is_dir():
+    path = local_path(model)
+    if path and path.is_dir():
         path /= "config.json"
-    if path.is_file():
+    if path and path.is_file():
         return _read_config(path), path.parent.name or model, str(path)
     if not _HUB_ID.fullmatch(model):
         raise UsageError(f"no KV layout for model {model!r}", fix=FIX)
@@ -72,9 +72,28 @@ def config_for(model: str, *, download: Callable[[str], Path] | None = None) -> 
     return _read_config(download(model)), model, f"https://huggingface.co/{model}"
 
 
+def local_path(model: str) -> Path | None:
+    """What a model's name is on this machine's disk; None where there is nothing of that name, or it cannot be one."""
+    try:
+        path = Path(model).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a NUL
+        return None
+
+
+MOST_CONFIG_BYTES = 4 << 20
+"""The largest config.json seen on the hub has a tenth of this."""
+
+
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
+        if (size := path.stat().st_size) > MOST_CONFIG_BYTES:
+            raise UsageError(
+                f"the model's config has {size:,} bytes, and {MOST_CONFIG_BYTES:,} at most", where=str(path)
+            )
         config = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise UsageError("cannot read the model's config: nested too deep", where=str(path)) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read the model's config: {error}", where=str(path)) from error
     if not isinstance(config, dict):

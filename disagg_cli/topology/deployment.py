@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import Platform
-from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, ProbeSpec, RestartSpec, Scalar
+from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, FlagValue, ProbeSpec, RestartSpec
 from disagg_cli.topology.synthetic import SyntheticModel
 
 Role = Literal["prefill", "decode"]
@@ -58,7 +58,7 @@ class Worker:
     pp: int
     shares: tuple[Share, ...]
     ports: Ports
-    args: Mapping[str, Scalar] = field(default_factory=dict)
+    args: Mapping[str, FlagValue] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -115,7 +115,7 @@ class Router:
     port: int
     metrics_port: int
     policy: str
-    args: Mapping[str, Scalar]
+    args: Mapping[str, FlagValue]
 
     @property
     def url(self) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from disagg_cli.engine.flags import flags_of, router_flags
+from disagg_cli.topology.flags import FlagList, flags_of, router_flags
 from disagg_cli.topology.platforms import platforms
 from disagg_cli.topology.spec import SHORT, TopologySpec
 
@@ -10,14 +10,19 @@ VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]"}
 NEWEST = "99"
 
 SCALAR = {"type": ["string", "number", "boolean"]}
+VALUE = {"anyOf": [SCALAR, {"type": "array", "items": SCALAR, "minItems": 1}]}
+"""What a flag may be given: a value, true or false, or several values."""
 
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of one topology file."""
     schema = _with_variables(TopologySpec.model_json_schema())
     definitions, properties = schema["$defs"], schema["properties"]
-    definitions["EngineArgs"] = _flags()
-    definitions["RouterArgs"] = _named(sorted(router_flags()[1]), "Flags of sglang-router, without their dashes.")
+    newest = flags_of(NEWEST)
+    assert newest is not None
+    said = f"Flags of SGLang (here {newest.release}), without their dashes."
+    definitions["EngineArgs"] = _flags(newest, said)
+    definitions["RouterArgs"] = _flags(router_flags(), "Flags of sglang-router, without their dashes.")
     for name in ("RoleSpec", "EngineSpec"):
         definitions[name]["properties"]["args"] = {"$ref": "#/$defs/EngineArgs"}
     definitions["RouterSpec"]["properties"]["args"] = {"$ref": "#/$defs/RouterArgs"}
@@ -73,17 +78,14 @@ def _short_forms(properties: dict[str, Any]) -> dict[str, Any]:
     } | ({"connector": properties["connector"]} if "connector" in properties else {})
 
 
-def _flags() -> dict[str, Any]:
-    """SGLang's flags of the newest known release. Others are allowed: another release may be meant."""
-    flags = flags_of(NEWEST)
-    assert flags is not None
-    return _named(sorted(flags.known), f"Flags of SGLang (here {flags.release}), without their dashes.")
+def _flags(flags: FlagList, description: str) -> dict[str, Any]:
+    """A mapping with known flags and their words, for completion. It takes others: another release may be meant."""
+    properties = {flag: _flag(flags, flag) for flag in sorted(flags.known)}
+    return {"type": "object", "description": description, "additionalProperties": VALUE, "properties": properties}
 
 
-def _named(names: list[str], description: str) -> dict[str, Any]:
-    """A mapping with known names, for completion, that takes others too."""
-    values = {"additionalProperties": SCALAR, "properties": {name: {} for name in names}}
-    return {"type": "object", "description": description, **values}
+def _flag(flags: FlagList, flag: str) -> dict[str, Any]:
+    return {"examples": list(flags.choices[flag])} if flag in flags.choices else {}
 
 
 def _with_variables(node: Any) -> Any:

@@ -6,33 +6,30 @@ Each complaint has file:line:column, and the nearest right name where a key is u
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from disagg_cli.errors import UsageError
-from disagg_cli.topology.complaints import Problem, problems
+from disagg_cli.topology.mending import readings
 from disagg_cli.topology.merging import Document, change, choose, read_document, variants
-from disagg_cli.topology.places import Path as Keys
-from disagg_cli.topology.places import Places
+from disagg_cli.topology.places import Problem
 from disagg_cli.topology.reading import MAX_BYTES, parse, read
 from disagg_cli.topology.spec import TopologySpec
 
 __all__ = ["MAX_BYTES", "Loaded", "load_topology", "parse", "read", "read_topologies"]
 
-HARMLESS = ("probe", "eval", "router", "ignore")
-"""Where a wrong value leaves the rest of a topology meaning what it says."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """One topology of a file. spec is None where too little is right for anything to be made of it."""
+    """One topology of a file, or what could be made of it: see mending.py.
+
+    specs: one where all is right, or it is plain what is meant; two where values stand in for wrong ones, others in
+    each; none where too little is right.
+    """
 
     file: Path
     variant: str | None
-    spec: TopologySpec | None
+    specs: tuple[TopologySpec, ...]
     problems: tuple[Problem, ...]
 
 
@@ -50,10 +47,10 @@ def load_topology(
     """
     document = read_document(file, os.environ if environment is None else environment)
     document = choose(change(document, sets, unsets), variant)
-    try:
-        return _validate(document)
-    except ValidationError as error:
-        raise _wrong(str(file), problems(error, document.known, str(file))) from None
+    specs, found = readings(document)
+    if found or not specs:
+        raise _wrong(str(file), found)
+    return specs[0]
 
 
 def read_topologies(
@@ -70,56 +67,9 @@ def read_topologies(
     return [_load(one) for one in ([choose(document, variant)] if variant else variants(document))]
 
 
-def _validate(document: Document) -> TopologySpec:
-    spec = TopologySpec.model_validate(document.data)
-    return spec.placed(Places(file=document.file, known=document.known))
-
-
 def _load(document: Document) -> Loaded:
-    """Validate; then once more without what was wrong, if the rest can be judged without it."""
-    file = Path(document.file)
-    try:
-        return Loaded(file=file, variant=document.variant, spec=_validate(document), problems=())
-    except ValidationError as error:
-        found = problems(error, document.known, document.file)
-    spec = _mended(document, found) if all(_mendable(problem) for problem in found) else None
-    return Loaded(file=file, variant=document.variant, spec=spec, problems=tuple(found))
-
-
-def _mendable(problem: Problem) -> bool:
-    path = problem.path
-    return bool(path) and (problem.unknown or path[0] in HARMLESS or {"args", "env"} & set(path[:-1]) != set())
-
-
-def _mended(document: Document, found: Sequence[Problem]) -> TopologySpec | None:
-    """What the rest says, each unknown key taken for the one that it most likely means."""
-    for problem in found:
-        document = _without(document, problem.path, problem.meant)
-    try:
-        return _validate(document)
-    except ValidationError:
-        return None
-
-
-def _without(document: Document, path: Keys, meant: str | None) -> Document:
-    data = _renamed(document.data, path, meant)
-    known = dict(document.known)
-    if meant and path in known:
-        known.setdefault((*path[:-1], meant), known[path])
-    return replace(document, data=data, known=known)
-
-
-def _renamed(node: Any, path: Keys, meant: str | None) -> Any:
-    """The value without the key at `path`, or with the key that was meant, if it has none of that name."""
-    key, rest = path[0], path[1:]
-    if isinstance(node, list):
-        return [_renamed(item, rest, meant) if i == key else item for i, item in enumerate(node)] if rest else node
-    if not isinstance(node, dict):
-        return node
-    if rest:
-        return node | {key: _renamed(node.get(key), rest, meant)}
-    kept = {k: v for k, v in node.items() if k != key}
-    return {meant: node[key]} | kept if meant and key in node else kept
+    specs, found = readings(document)
+    return Loaded(file=Path(document.file), variant=document.variant, specs=specs, problems=found)
 
 
 def _wrong(name: str, found: Sequence[Problem]) -> UsageError:

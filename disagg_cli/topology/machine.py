@@ -6,8 +6,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.engine.flags import FlagList, installed_flags
 from disagg_cli.topology import survey
+from disagg_cli.topology.flags import FlagList, installed_flags
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

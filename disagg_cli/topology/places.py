@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 Path = tuple[str | int, ...]
 """Keys and indices from the top of the document: ("decode", 0, "tp")."""
@@ -20,6 +21,27 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing that is wrong with a document, and what is wanted in its place.
+
+    kind: `unknown` for a key that there is none of, `missing` for one that has to be there, else `value`.
+    meant: the key, or the value, that most likely is wanted, if one is likely.
+    """
+
+    place: Place
+    path: Path
+    field: str
+    what: str
+    kind: str = "value"
+    meant: Any = None
+
+    @property
+    def sentence(self) -> str:
+        """The problem with its place."""
+        return f"{self.place}: {self.field}: {self.what}" if self.field else f"{self.place}: {self.what}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +92,11 @@ class Places:
 
 
 def parse_path(text: str) -> Path:
-    """`decode[1].args.page-size` as ("decode", 1, "args", "page-size")."""
+    """`decode[1].args.page-size` as ("decode", 1, "args", "page-size"). Empty where the text names nothing."""
     return tuple(int(index) if index else name or odd for index, name, odd in _PART.findall(text))
 
 
 def dotted(path: Path) -> str:
     """The inverse of parse_path."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".") or "topology"
+    said = "".join(f"[{part}]" if isinstance(part, int) else f".{part or repr(part)}" for part in path)
+    return said.removeprefix(".") or "topology"

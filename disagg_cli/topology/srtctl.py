@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from disagg_cli.errors import UsageError
-from disagg_cli.topology.flags import ENGINE
+from disagg_cli.topology.managed_flags import ENGINE
 from disagg_cli.topology.platforms import platforms
 
 PLATFORMS = {"gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}

@@ -85,6 +85,62 @@ def test_six_mistakes_in_one_file_are_six_findings_with_their_lines(write):
     }
 
 
+SIX = {"DSG303", "DSG502", "DSG503", "DSG504", "DSG701", "DSG201"}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("name: ", "nmae: "),
+        ("platform: ", "platfrom: "),
+        ("model: ", "modle: "),
+        ("\nprefill:", "\nprefil:"),
+        ("\ndecode:", "\ndecod:"),
+        ("executor: {ssh: ", "executor: {shs: "),
+        ("hosts: ", "host: "),
+        ("  gpus: ", "  gpu: "),
+        ("  tp: 8", "  tensor-parallel-size: 8"),
+        ("engine: ", "engin: "),
+        ("\n  args:\n    page-size: 16", "\n  arg:\n    page-size: 16"),
+    ],
+)
+def test_a_misspelt_key_hides_nothing_wherever_it_stands(write, right, wrong):
+    found = findings(write(WRONG.replace(right, wrong, 1)))
+    assert {one["code"] for one in found if one["severity"] == "error"} == SIX
+    assert [one["message"] for one in found if "missing" in one["message"]] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "hidden"),
+    [
+        ("platform: gb200-nvl72", "platform: gb20", set()),  # plain what is meant
+        ("platform: gb200-nvl72", "platform: dgx", set()),
+        ("model: Qwen/Qwen3-32B", "model: {pth: 3}", {"DSG503"}),  # whether `auto` is FP8 depends on the model
+        ("name: wrong", "name: a b", set()),
+        ("name: wrong\n", "", set()),
+        ("  tp: 8", "  tp: '8'", set()),
+        ("  tp: 8", "  tp: eight", {"DSG303"}),
+        ("hosts: [a, b, c]", "hosts: [a, b, '-c']", set()),
+        ("{ssh: {hosts: [a, b, c]}}", "ssh", set()),
+        ("sglang: 0.5.23", "sglang: newest", set()),
+        ("  tp: 4\n", "  tp: 4\n  dp: 3\n  dp_attention: true\n", set()),
+        ("  tp: 4\n", "  tp: ${NOBODY_SETS_THIS}\n", set()),
+        ("  tp: 4\n", "  tp: 4\n  tp: 4\n", set()),
+        ("\neval:", "\nrouter: {port: 99999}\neval:", set()),
+        ("\neval:", "\ntopology: 1P\neval:", set()),
+        ("\neval:", "\nmatrix: 3\neval:", set()),
+    ],
+)
+def test_a_wrong_value_hides_nothing_that_does_not_depend_on_it(write, right, wrong, hidden):
+    found = findings(write(WRONG.replace(right, wrong, 1)))
+    assert {one["code"] for one in found if one["severity"] == "error"} == (SIX - hidden) | {"DSG202"}
+
+
+def test_all_variables_that_are_not_set_are_named_at_once(write):
+    text = SMALLEST.replace("{tp: 2}", '{tp: "${A_NOT_SET}"}', 1).replace("{tp: 2}", '{tp: "${B_NOT_SET}"}')
+    assert [(one["code"], one["line"]) for one in findings(write(text))] == [("DSG202", 4), ("DSG202", 5)]
+
+
 def test_a_misspelt_key_is_taken_for_the_one_that_is_meant(write):
     """decode is TP 8 for the rules about its GPUs, although `tpp` is no key."""
     text = WRONG.replace("  tp: 8\n", "  tpp: 8\n").replace(", isl: 1024", "")
@@ -180,7 +236,7 @@ BOMB = b"".join(b"l%d: &l%d [%s]\n" % (n, n, b",".join([b"*l%d" % (n - 1)] * 10)
     ("content", "said"),
     [
         (b"x" * (100 << 20), "is 104,857,600 bytes; a topology has at most 1,048,576"),
-        (b"\x7fELF\x00\xff\xfe", "is not UTF-8 text"),
+        (b"\x7fELF\x00\xff\xfe", "not UTF-8 text"),
         (b"a: &a [" + b"*a," * 9 + b"]", "too many or too deep"),
         (BOMB, "alias"),
         (b"l0: &l0 1\n" + BOMB, "too many or too deep"),

@@ -37,7 +37,7 @@ def config(tmp_path):
         ("- a\n", "expected a mapping with keys such as"),
         ("name: demo\nname: demo\n", "t.yaml:2:1: `name` stands twice"),
         ("platfrom: cpu\n", "t.yaml:1:1: platfrom: unknown key; did you mean `platform`?"),
-        ("\x00", "t.yaml:1: "),
+        ("\x00", "t.yaml:1:1: "),
     ],
 )
 def test_wrong_yaml(home, config, text, said):

@@ -1,6 +1,20 @@
 """Rows about transport, flags, the machine, memory, router and eval (DSG6xx to DSG9xx)."""
 
-from topology_builders import ERROR, MLA, MNNVL, NOTE, RAILS, WARNING, both, evaluated, everywhere, gpus, local, roles
+from topology_builders import (
+    ERROR,
+    FP8,
+    MLA,
+    MNNVL,
+    NOTE,
+    RAILS,
+    WARNING,
+    both,
+    evaluated,
+    everywhere,
+    gpus,
+    local,
+    roles,
+)
 
 from disagg_cli.topology.machine import Facts, Rail
 
@@ -103,6 +117,7 @@ ROWS = [
     ("DSG705", ERROR, both({"page": 1, "disagg": 2}, sglang="0.5.23"), both({"page-size": 1}, sglang="0.5.23")),
     ("DSG706", WARNING, both({"trust-remote-code": "yes"}), both({"trust-remote-code": True})),
     ("DSG706", WARNING, both({"page-size": True}), both({"page-size": 16})),
+    ("DSG706", ERROR, both({"page-size": [16, 64]}, sglang="0.5.23"), both({"page-size": 16}, sglang="0.5.23")),
     (
         "DSG707",
         WARNING,
@@ -111,11 +126,51 @@ ROWS = [
     ),
     (
         "DSG711",
-        WARNING,
+        ERROR,
         gpus("a", "b", router={"args": {"retry-max-retrys": 3}}),
         gpus("a", "b", router={"args": {"retry-max-retries": 3}}),
     ),
-    ("DSG712", WARNING, gpus("a", "b", router={"policy": "roundrobin"}), gpus("a", "b")),
+    (
+        "DSG711",
+        WARNING,
+        gpus("a", "b", router={"args": {"warp-drive": True}}),
+        gpus("a", "b", router={"args": {"dp-aware": True}}),
+    ),
+    ("DSG712", ERROR, gpus("a", "b", router={"policy": "roundrobin"}), gpus("a", "b")),
+    ("DSG712", WARNING, gpus("a", "b", router={"policy": "fairest"}), gpus("a", "b")),
+    ("DSG708", ERROR, both(FP8 | {"page-size": 16, "attention-backend": "flashinfr"}, sglang="0.5.23"), both(FP8)),
+    (
+        "DSG708",
+        WARNING,
+        both({"kv-cache-dtype": "fp8"}),
+        both({"kv-cache-dtype": "fp8_e4m3"}),
+    ),
+    (
+        "DSG708",
+        ERROR,
+        both({"disaggregation-transfer-backend": "mori"}, sglang="0.5.6"),
+        both({"disaggregation-transfer-backend": "nixl"}, sglang="0.5.6"),
+    ),
+    (
+        "DSG708",
+        ERROR,
+        gpus("a", "b", router={"args": {"prefill-policy": "round-robin"}}),
+        gpus("a", "b", router={"args": {"prefill-policy": "bucket"}}),
+    ),
+    ("DSG709", ERROR, both({"page-size": "sixteen"}, sglang="0.5.23"), both({"page-size": "16"}, sglang="0.5.23")),
+    ("DSG709", ERROR, both({"page-size": 16.5}, sglang="0.5.23"), both({"mem-fraction-static": 0.85}, sglang="0.5.23")),
+    (
+        "DSG709",
+        ERROR,
+        both({"cuda-graph-bs": "1 2 4"}, sglang="0.5.6"),
+        both({"cuda-graph-bs": [1, 2, 4]}, sglang="0.5.6"),
+    ),
+    (
+        "DSG709",
+        WARNING,
+        gpus("a", "b", router={"args": {"queue-size": "many"}}),
+        gpus("a", "b", router={"args": {"queue-size": 7}}),
+    ),
     ("DSG721", ERROR, local(Facts(installed="0.5.23", packages={"sglang": "0.5.23"})), local()),
     ("DSG722", ERROR, local(Facts(installed="0.5.23", packages={"nixl-cu12": "1.5.1"}, torch_cuda=13)), local()),
     (

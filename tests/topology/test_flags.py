@@ -6,22 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from disagg_cli.engine.flag_lists import changes, read_installed, read_release
-from disagg_cli.engine.flags import every_flag, flags_of, installed_flags, nearest, router_flags
 from disagg_cli.engine.installed import version_of
+from disagg_cli.topology.flag_lists import changes, read_installed, read_release
+from disagg_cli.topology.flags import every_flag, flags_of, installed_flags, nearest, router_flags
 
 SOURCE = """
+BACKENDS = ["x", "y"]
+
 class ServerArgs:
     page_size: A[Optional[int], Arg(help="The number of tokens in a page.")] = None
     model_path: A[str, Arg(help="Path.", aliases=["--model"])]
     trust_remote_code: A[bool, "Whether to trust."] = False
     hidden: A[bool, Arg(help="x", no_cli=True)] = False
     plain: int = 3
+    batch_sizes: A[Optional[List[int]], Arg(help="Sizes.")] = None
+    fraction: A[float | None, "A fraction."] = None
+    kind: A[Literal["a", "b"], "Which."] = "a"
+    backend: A[str, Arg(help="Backend.", choices=BACKENDS + ["z"])] = "x"
+    computed: A[str, Arg(help="Computed.", choices=list(TABLE))] = "x"
 
     def add_cli_args(parser):
         parser.add_argument("--old-flag", action=DeprecatedStoreTrueAction, help="Deprecated.")
         parser.add_argument("--fuse", action=argparse.BooleanOptionalAction)
         parser.add_argument("--host", "--address", type=str, help="Where to listen.")
+        parser.add_argument("--level", type=int, nargs="?", const=3)
 """
 
 
@@ -37,7 +45,15 @@ def wheel(tmp_path):
 
 def test_a_release_is_read_from_its_wheel(wheel):
     found = read_release(wheel)
-    assert found.values == {"page-size", "model-path", "model", "host", "address"}
+    declared = {"batch-sizes", "fraction", "kind", "backend", "computed"}
+    assert found.values == {"page-size", "model-path", "model", "host", "address", "level"} | declared
+    assert (found.ints, found.floats, found.lists) == (
+        {"page-size", "batch-sizes", "level"},
+        {"fraction"},
+        {"batch-sizes"},
+    )
+    assert found.choices == {"kind": ["a", "b"], "backend": ["x", "y", "z"]}
+    assert found.optional == {"level"}
     assert found.switches == {"trust-remote-code", "old-flag", "fuse", "no-fuse"}
     assert (found.deprecated, found.environment) == ({"old-flag"}, {"SGLANG_SOMETHING"})
 
@@ -64,8 +80,8 @@ def test_when_a_flag_came_and_went(flag, first, removed_in):
 
 
 def test_a_release_that_is_not_listed_is_judged_by_the_one_below():
-    found = flags_of("0.5.8.post1")
-    assert (found.release, found.exact) == ("0.5.8", False)
+    found = flags_of("0.5.8.post2")
+    assert (found.release, found.exact) == ("0.5.8.post1", False)
     assert flags_of("0.5.8").exact
     assert flags_of("0.5.5") is None
 
@@ -94,7 +110,8 @@ def test_the_list_of_the_installed_release_is_what_its_source_says():
         pytest.skip("no SGLang is installed whose flags are packaged")
     found = read_installed(Path(str(metadata.distribution("sglang").locate_file(""))))
     listed = flags_of(version)
-    assert (found.switches, found.values) == (listed.switches, listed.values)
+    assert (found.switches, found.values, found.ints) == (listed.switches, listed.values, listed.ints)
+    assert {flag: tuple(words) for flag, words in found.choices.items()} == listed.choices
 
 
 def test_the_nearest_flag():
@@ -111,6 +128,8 @@ def test_switches_and_values_are_apart():
 
 
 def test_the_routers_flags():
-    release, flags = router_flags()
-    assert release == "0.3.2"
-    assert {"policy", "pd-disaggregation", "cb-timeout-duration-secs"} <= flags
+    flags = router_flags()
+    assert flags.release == "0.3.2"
+    assert {"policy", "pd-disaggregation", "cb-timeout-duration-secs"} <= flags.known
+    assert "round_robin" in flags.choices["policy"]
+    assert "cb-timeout-duration-secs" in flags.ints
