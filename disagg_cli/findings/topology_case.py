@@ -1,7 +1,8 @@
 """What the topology rules look at: a deployment, what is known of the machine, and how to ask about flags."""
 
+import ipaddress
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -16,7 +17,6 @@ from disagg_cli.topology.flags import FlagList, flags_of
 from disagg_cli.topology.machine import Facts
 from disagg_cli.topology.spec import Scalar
 
-LOOPBACK = ("127.", "localhost", "::1", "0:0:0:0:0:0:0:1")
 WILDCARD = ("0.0.0.0", "::", "[::]", "*")
 
 
@@ -128,7 +128,17 @@ def attention_tp(worker: Worker) -> int:
 
 def loopback(address: str) -> bool:
     """Whether an address means the machine that asks."""
-    return address.startswith(LOOPBACK)
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address.lower().partition(".")[0] in ("localhost", "ip6-localhost", "localhost6")
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
+def some(words: Sequence[str], most: int = 4) -> str:
+    """The words, or the first of many."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def doubtful(found: Finding) -> Finding:

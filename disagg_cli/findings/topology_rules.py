@@ -12,6 +12,7 @@ from disagg_cli.findings import (
     topology_rules_router,
     topology_rules_state,
     topology_rules_transport,
+    topology_rules_ucx,
 )
 from disagg_cli.findings.finding import Finding, catalogue, finding
 from disagg_cli.findings.topology_case import Case
@@ -25,6 +26,7 @@ THEMES = (
     topology_rules_roles,
     topology_rules_state,
     topology_rules_transport,
+    topology_rules_ucx,
     topology_rules_flags,
     topology_rules_machine,
     topology_rules_memory,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from disagg_cli.findings.finding import Finding, finding
-from disagg_cli.findings.topology_case import Case, doubtful
+from disagg_cli.findings.topology_case import Case, doubtful, some
 from disagg_cli.topology.flags import FlagList, every_flag, nearest, router_flags
 from disagg_cli.topology.spec import FlagValue
 
@@ -129,7 +129,7 @@ def wrong_word(case: Case) -> Iterator[Finding]:
                 continue
             near = nearest(str(value), words) or nearest(str(value).lower(), words)
             code = "DSG712" if flag == "policy" else "DSG708"
-            message = f"--{flag} {_shown(value)}: {one.program} {one.flags.release} takes {_some(words)}"
+            message = f"--{flag} {_shown(value)}: {one.program} {one.flags.release} takes {some(words, 12)}"
             found = finding(code, message, where=one.where, fix=f"did you mean {near}?" if near else None)
             yield found if one.program != "SGLang" and near else one.judge(found)
 
@@ -161,11 +161,6 @@ def _values(value: FlagValue) -> tuple[FlagValue, ...]:
 
 def _shown(value: FlagValue) -> str:
     return repr(value)[:80] if not isinstance(value, tuple) else repr(list(value))[:80]
-
-
-def _some(words: tuple[str, ...]) -> str:
-    """The words, or the first of many."""
-    return ", ".join(words[:12]) + (f" and {len(words) - 12} more" if len(words) > 12 else "")
 
 
 def unknown_environment(case: Case) -> Iterator[Finding]:

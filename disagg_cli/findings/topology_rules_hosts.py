@@ -5,11 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from disagg_cli.findings.finding import Finding, finding
-from disagg_cli.findings.topology_case import WILDCARD, Case, loopback
-from disagg_cli.topology.deployment import Worker
+from disagg_cli.findings.topology_case import WILDCARD, Case, loopback, some
+from disagg_cli.topology.deployment import Worker, bracketed
 
 EPHEMERAL = 32768
 """The first port that Linux gives outgoing connections (/proc/sys/net/ipv4/ip_local_port_range) by default."""
+
+OWN_ADDRESS = ("SGLANG_HOST_IP", "HOST_IP")
+"""Read by SGLang for the address that it tells others (srt/utils/network.py, 0.5.23)."""
 
 OTHER_PORTS = ("grpc-port", "engine-info-bootstrap-port", "prometheus-port", "metrics-port")
 
@@ -21,7 +24,7 @@ def port_twice(case: Case) -> Iterator[Finding]:
         wanted[host, port].append((where, who))
     for (host, port), users in wanted.items():
         if len(users) > 1:
-            message = f"port {port} on {host} is wanted by {', '.join(who for _, who in users)}"
+            message = f"port {port} on {host} is wanted by {some([who for _, who in users])}"
             yield finding("DSG401", message, where=users[-1][0])
 
 
@@ -63,6 +66,12 @@ def loopback_advertised(case: Case) -> Iterator[Finding]:
     for host in inward if len(hosts) > 1 else []:
         message = f"{host.name} ({host.address}) would be advertised to {len(hosts) - 1} other host(s)"
         yield finding("DSG403", message, where="executor.ssh.hosts")
+    for pool in case.deployment.pools if len(hosts) > 1 else ():
+        for name in OWN_ADDRESS:
+            value = pool.worker.env.get(name, "")
+            if value and (loopback(value) or value in WILDCARD):
+                message = f"{name}={value} would be advertised to {len(hosts) - 1} other host(s)"
+                yield finding("DSG403", message, where=case.at(pool, "env", name))
 
 
 def wildcard_host(case: Case) -> Iterator[Finding]:
@@ -75,9 +84,9 @@ def wildcard_host(case: Case) -> Iterator[Finding]:
 def open_router(case: Case) -> Iterator[Finding]:
     """DSG405: the router listens on every address, and asks nobody who they are."""
     router = case.deployment.router
-    if router.host.address in WILDCARD and "api-key" not in router.args:
-        message = f"the router listens on {router.host.address}:{router.port} without an API key"
-        yield finding("DSG405", message, where="router.host")
+    if router.host.address in WILDCARD:
+        at = bracketed(router.host.address)
+        yield finding("DSG405", f"the router listens on {at}:{router.port}, for everybody", where="router.host")
 
 
 def address_families(case: Case) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import Case, arg, doubtful
 from disagg_cli.topology.deployment import Pool
@@ -37,6 +39,15 @@ def nixl_versions_differ(case: Case) -> Iterator[Finding]:
     if _here(case) and meta and wheel and meta != wheel:
         message = f"nixl {meta} beside nixl-cu{case.facts.torch_cuda} {wheel}"
         yield finding("DSG723", message, where="connector.backend")
+
+
+def nixl_too_old(case: Case) -> Iterator[Finding]:
+    """DSG725: a NIXL of before 1.0 with an SGLang that calls what came with it."""
+    packages = case.facts.packages
+    wheels = {name: packages[name] for name in ("nixl-cu12", "nixl-cu13", "nixl") if packages.get(name)}
+    old = [f"{name} {version}" for name, version in wheels.items() if version and Version(version) < Version("1.0")]
+    if _here(case) and case.nixl and old and not case.before("0.5.10.post1"):
+        yield finding("DSG725", f"{old[0]} with SGLang {case.choice.sglang}", where="connector.backend")
 
 
 def second_ucx(case: Case) -> Iterator[Finding]:
@@ -88,6 +99,7 @@ RULES = (
     nixl_missing,
     nixl_for_other_cuda,
     nixl_versions_differ,
+    nixl_too_old,
     second_ucx,
     no_such_adapter,
     far_adapter,

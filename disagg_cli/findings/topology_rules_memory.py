@@ -17,6 +17,9 @@ LEAST_BYTES = 0.25
 OTHER_WEIGHTS = ("cpu-offload-gb", "offload-group-size", "json-model-override-args", "torchao-config")
 """Flags after which a GPU may hold less than its share of the checkpoint."""
 
+SIZES = ("page-size", "context-length", "max-total-tokens", "max-running-requests")
+PART = "mem-fraction-static"
+
 QUANTIZED_BYTES = {"w4": 0.5, "fp4": 0.5, "int4": 0.5, "awq": 0.5, "gptq": 0.5, "fp8": 1.0, "w8a8": 1.0, "int8": 1.0}
 
 
@@ -92,7 +95,7 @@ def _rooms(case: Case) -> Iterator[tuple[Pool, int, float]]:
     for pool in case.deployment.pools:
         tokens, weight = number(pool, "context-length"), weights_per_gpu(case, pool)
         if memory and tokens and weight and case.layout is not None:
-            part = fraction(arg(pool, "mem-fraction-static")) or 1.0
+            part = min(1.0, fraction(arg(pool, PART)) or 1.0)
             yield pool, tokens, memory * 1e9 * part - weight
 
 
@@ -125,6 +128,33 @@ def chunk_not_whole_pages(case: Case) -> Iterator[Finding]:
             yield finding("DSG806", message, where=case.at(pool, "args", "chunked-prefill-size"))
 
 
+def out_of_range(case: Case) -> Iterator[Finding]:
+    """DSG807: a size below one, or a part of the memory that is no part."""
+    for pool in case.deployment.pools:
+        for flag in SIZES:
+            if (value := number(pool, flag)) is not None and value < 1:
+                where = case.at(pool, "args", flag)
+                yield finding("DSG807", f"--{flag} {value} on {pool.where}: expected 1 or more", where=where)
+        part = fraction(arg(pool, PART))
+        if part is not None and not 0 < part < 1:
+            message = f"--{PART} {part:g} on {pool.where}: expected a part of the memory, between 0 and 1"
+            yield finding("DSG807", message, where=case.at(pool, "args", PART))
+
+
+def decode_holds_less(case: Case) -> Iterator[Finding]:
+    """DSG808: all decode workers together hold fewer tokens than the prefill workers."""
+    said = {
+        role: [(number(pool, "max-total-tokens"), len(pool.workers)) for pool in case.role(role)]
+        for role in ("prefill", "decode")
+    }
+    sums = {role: sum((tokens or 0) * workers for tokens, workers in pools) for role, pools in said.items()}
+    known = all(tokens for pools in said.values() for tokens, _ in pools)
+    if known and sums["decode"] < sums["prefill"]:
+        message = f"decode holds {sums['decode']:,} tokens in all, and prefill {sums['prefill']:,}"
+        pool = case.role("decode")[0]
+        yield finding("DSG808", message, where=case.at(pool, "args", "max-total-tokens"))
+
+
 def eval_wider_than_decode(case: Case) -> Iterator[Finding]:
     """DSG811: the eval sends more at once than all decode workers run."""
     gsm8k = case.deployment.eval.gsm8k
@@ -142,5 +172,7 @@ RULES = (
     pool_shorter_than_context,
     graphs_smaller_than_batch,
     chunk_not_whole_pages,
+    out_of_range,
+    decode_holds_less,
     eval_wider_than_decode,
 )

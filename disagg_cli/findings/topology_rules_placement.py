@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from disagg_cli.findings.finding import Finding, finding
-from disagg_cli.findings.topology_case import Case, noted
+from disagg_cli.findings.topology_case import Case, noted, some
 from disagg_cli.kv.traffic import find_link
 from disagg_cli.topology.deployment import Pool, Role
 
@@ -14,7 +15,7 @@ ROLES: tuple[Role, ...] = ("prefill", "decode")
 def does_not_fit(case: Case) -> Iterator[Finding]:
     """DSG301, 302, 307, 308, 309: workers that there is no place for."""
     for misfit in case.deployment.misfits:
-        yield finding(misfit.code, misfit.what, where=misfit.where, fix=misfit.fix)
+        yield finding(misfit.code, misfit.said, where=misfit.where, fix=misfit.fix)
 
 
 def gpus_per_worker(case: Case) -> Iterator[Finding]:
@@ -56,7 +57,7 @@ def crosses_domain(case: Case) -> Iterator[Finding]:
         for worker in pool.workers:
             domains = sorted({share.host.domain for share in worker.shares if share.host.domain is not None})
             if len(domains) > 1:
-                hosts = ", ".join(f"{share.host.name} (domain {share.host.domain})" for share in worker.shares)
+                hosts = some([f"{share.host.name} (domain {share.host.domain})" for share in worker.shares])
                 message = f"{worker.name} (tp {worker.tp}) spans {len(domains)} NVLink domains: {hosts}"
                 found = finding("DSG311", message, where=f"{pool.where}.tp")
                 fits = worker.ranks <= (case.deployment.platform.nvlink_domain or 0)
@@ -76,6 +77,27 @@ def pairs_between_domains(case: Case) -> Iterator[Finding]:
             f"their KV goes over the NICs ({fact.label}, {fact.bytes_per_s / 1e9:.0f} GB/s each at most)"
         )
         yield finding("DSG312", message, where="decode")
+
+
+def gpus_in_steps(case: Case) -> Iterator[Finding]:
+    """DSG314: --base-gpu-id counts up in equal steps, and the worker's GPUs do not."""
+    for pool in case.deployment.pools if case.deployment.select_gpus == "base_gpu_id" else ():
+        for worker in pool.workers:
+            for share in worker.shares:
+                steps = {after - before for before, after in pairwise(share.gpus)}
+                if len(steps) > 1 or min(steps, default=1) < 1:
+                    message = f"{worker.name} is placed on GPUs {list(share.gpus)} of {share.host.name}"
+                    yield finding("DSG314", message, where=f"{pool.where}.place")
+
+
+def gpus_by_hand(case: Case) -> Iterator[Finding]:
+    """DSG315: a variable that takes the GPUs which disagg gives a worker away again."""
+    for pool in case.deployment.pools if not case.deployment.platform.on_cpu else ():
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+            if name in pool.worker.env:
+                gpus = ",".join(map(str, pool.worker.shares[0].gpus))
+                message = f"{name}={pool.worker.env[name]} for {pool.where}; disagg gives {pool.worker.name} {gpus}"
+                yield finding("DSG315", message, where=case.at(pool, "env", name))
 
 
 def not_verified(case: Case) -> Iterator[Finding]:
@@ -98,5 +120,7 @@ RULES = (
     idle_nodes,
     crosses_domain,
     pairs_between_domains,
+    gpus_in_steps,
+    gpus_by_hand,
     not_verified,
 )

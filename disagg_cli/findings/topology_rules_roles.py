@@ -22,6 +22,11 @@ SPECULATION = (
     "speculative-num-draft-tokens",
     "speculative-draft-model-path",
 )
+MODEL_FLAGS = (
+    *("revision", "json-model-override-args", "dtype", "mamba-ssm-dtype", "rope-scaling", "quantization"),
+    *("tokenizer-path", "chat-template", "lora-paths"),
+)
+"""What makes other KV of the same prompt: other weights, other arithmetic, or other tokens."""
 MOVES_DRAFTS = ("EAGLE", "EAGLE3", "NEXTN", "DSPARK", "MTP")
 
 
@@ -138,8 +143,8 @@ def drafts_not_moved(case: Case) -> Iterator[Finding]:
 
 
 def speculation_in_stages(case: Case) -> Iterator[Finding]:
-    """DSG513: speculation on decode workers with several pipeline stages."""
-    for pool in case.role("decode"):
+    """DSG513: speculation on workers with several pipeline stages."""
+    for pool in case.deployment.pools:
         if pool.worker.pp > 1 and _speculation(pool):
             yield finding("DSG513", f"speculation on {pool.where} with pp {pool.worker.pp}", where=f"{pool.where}.pp")
 
@@ -161,7 +166,7 @@ def context_lengths_differ(case: Case) -> Iterator[Finding]:
 def models_differ(case: Case) -> Iterator[Finding]:
     """DSG522: flags that make another model of the same name: revision, overrides, dtype."""
     for prefill, decode in case.pairs:
-        for name in ("revision", "json-model-override-args", "dtype", "mamba-ssm-dtype", "rope-scaling"):
+        for name in MODEL_FLAGS:
             ours, theirs = arg(prefill, name), arg(decode, name)
             if ours != theirs:
                 message = f"--{name} {ours or 'absent'} on {prefill.where} and {theirs or 'absent'} on {decode.where}"

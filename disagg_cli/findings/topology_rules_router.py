@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from math import sqrt
 
 from disagg_cli.findings.finding import Finding, finding
-from disagg_cli.findings.topology_case import Case
+from disagg_cli.findings.topology_case import Case, arg
 
 QUESTIONS = 1319
+SIZES = {"gsm8k": {"questions": QUESTIONS, "shots": 7473}, "mini": {"questions": 40, "shots": 8}}
+"""Of the test and the train split, which gives the worked examples."""
 SHORTEST_ANSWER = 256
 
 
@@ -37,6 +39,39 @@ def breaker_outlasts_retries(case: Case) -> Iterator[Finding]:
         if longest < breaker:
             message = f"{retries} retries end within {longest:.0f} s, and an open breaker lasts {breaker} s"
             yield finding("DSG903", message, where="router.args.cb-timeout-duration-secs")
+
+
+def ranks_chosen_twice(case: Case) -> Iterator[Finding]:
+    """DSG904: the router chooses DP ranks, and prefill takes the room's number for the choice."""
+    name = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
+    for pool in case.role("prefill") if case.deployment.router.args.get("dp-aware") else ():
+        follows = str(arg(pool, "load-balance-method") or "auto") in ("auto", "follow_bootstrap_room")
+        forced = pool.worker.env.get(name, "0").lower() in ("1", "true", "yes", "on")
+        if pool.worker.dp > 1 and follows and not forced and not case.before("0.5.11"):
+            message = f"the router chooses among the {pool.worker.dp} DP ranks of {pool.where}, which follow the room"
+            yield finding("DSG904", message, where="router.args.dp-aware")
+
+
+def key_of_workers(case: Case) -> Iterator[Finding]:
+    """DSG905: workers that want an API key which the router is not given."""
+    router = case.deployment.router
+    for pool in case.deployment.pools:
+        if arg(pool, "api-key") and not router.args.get("api-key"):
+            message = f"{pool.where} wants an API key, and the router is given none"
+            yield finding("DSG905", message, where=case.at(pool, "args", "api-key"))
+
+
+def more_questions_than_there_are(case: Case) -> Iterator[Finding]:
+    """DSG914: more questions, or worked examples, than the dataset has."""
+    gsm8k = case.deployment.eval.gsm8k
+    if gsm8k is None or gsm8k.data:
+        return
+    there = SIZES[gsm8k.dataset]
+    asked = {"questions": gsm8k.questions or 0, "shots": gsm8k.shots}
+    for field, count in asked.items():
+        if count > there[field]:
+            message = f"{count:,} {field} of {gsm8k.dataset}, which has {there[field]:,}"
+            yield finding("DSG914", message, where=f"eval.gsm8k.{field}", fix=f"ask for {there[field]:,} or fewer")
 
 
 def margin_below_noise(case: Case) -> Iterator[Finding]:
@@ -71,6 +106,9 @@ RULES = (
     cache_aware,
     router_gives_up_first,
     breaker_outlasts_retries,
+    ranks_chosen_twice,
+    key_of_workers,
+    more_questions_than_there_are,
     margin_below_noise,
     answers_cut_off,
     all_at_once,

@@ -139,6 +139,27 @@ def staging_recommended(case: Case) -> Iterator[Finding]:
             yield finding("DSG538", message, where=f"{decode.where}.env")
 
 
+def state_with_speculation(case: Case) -> Iterator[Finding]:
+    """DSG546: speculation on a decode with state, which before 0.5.11 wants its own buffer or no radix cache."""
+    if case.layout is None or not case.layout.state or not case.before("0.5.11"):
+        return
+    for pool in case.role("decode"):
+        spared = _state_buffer(pool) == "extra_buffer" or arg(pool, "disable-radix-cache")
+        if arg(pool, "speculative-algorithm", "speculative-algo") and not spared:
+            message = f"speculation on {pool.where} with the state of {case.layout.name} (SGLang {case.choice.sglang})"
+            yield finding("DSG546", message, where=case.at(pool, "args", "speculative-algorithm"))
+
+
+def prefix_with_shared_context(case: Case) -> Iterator[Finding]:
+    """DSG547: a prefill that keeps prefixes, with decode context parallelism."""
+    sizes = ("dcp-size", "decode-context-parallel-size")
+    wide = next((pool for pool in case.deployment.pools if (number(pool, *sizes) or 1) > 1), None)
+    keeps = [pool for pool in case.role("prefill") if not arg(pool, "disable-radix-cache")]
+    if wide and keeps:
+        message = f"dcp-size {number(wide, *sizes)} on {wide.where}, and {keeps[0].where} keeps prefixes"
+        yield finding("DSG547", message, where=case.at(wide, "args", "dcp-size"))
+
+
 def balancing_by_load(case: Case) -> Iterator[Finding]:
     """DSG543: prefill balances its DP ranks by load on a release where decode cannot follow."""
     for pool in case.role("prefill"):
@@ -167,6 +188,8 @@ RULES = (
     staging_too_small,
     states_counted_as_one,
     state_slots,
+    state_with_speculation,
+    prefix_with_shared_context,
     balancing_by_load,
     no_gpu,
     lazy_state_buffer,

@@ -1,31 +1,35 @@
 """Rules about the environment that decides how KV travels, and when waiting ends."""
 
+import re
 from collections.abc import Iterator
 
 from disagg_cli.findings.finding import Finding, finding
-from disagg_cli.findings.topology_case import Case, arg, fraction, noted, number
+from disagg_cli.findings.topology_case import Case, arg, attention_tp, fraction, noted, number
+from disagg_cli.findings.topology_rules_ucx import over_nvlink, used
 from disagg_cli.topology.deployment import Pool
 
-NETWORK = {f"{kind}{by}" for kind in ("rc", "dc", "ud") for by in ("", "_x", "_v", "_mlx5")} | {"ib", "all", "srd"}
-SEES_GPUS = {"cuda_copy", "cuda", "all", "rocm_copy", "rocm"}
+NETS = "UCX_NET_DEVICES"
 TIMEOUTS = ("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")
 HEARTBEAT = "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
 LONG_S = 3600
 FIRST_REQUEST_S = 120
-"""A first request through NIXL has been seen to take 110 s (sglang #31295)."""
+FIRST_SEEN_S = 110
+"""What a first request through NIXL has been seen to take (sglang #31295)."""
+IP_INTERFACE = re.compile(r"|lo|(eth|bond|ib|wlan|br|docker)\d*|en[opsx]\w*")
+"""Names that Linux gives interfaces of its IP stack; adapters are called mlx5_0:1, rocep1s0:1, bnxt_re0:1."""
 
 
 def no_net_devices(case: Case) -> Iterator[Finding]:
     """DSG601: which NICs UCX uses is left to UCX, on hosts with several."""
     platform = case.deployment.platform
     nics = platform.nics_per_node
-    if not case.across_hosts or nics < 2 or not case.nixl or _over_nvlink(case):
+    if not case.across_hosts or nics < 2 or not case.nixl or over_nvlink(case):
         return
     flag = not case.before("0.5.23")
     left = [
         pool
         for pool in case.deployment.pools
-        if _ucx(pool)
+        if used(pool)
         and "UCX_NET_DEVICES" not in pool.worker.env
         and not (flag and arg(pool, "disaggregation-ib-device"))
     ]
@@ -43,27 +47,14 @@ def _where(case: Case, pools: list[Pool]) -> str:
     return "engine.env" if len(pools) == len(case.deployment.pools) else f"{pools[0].where}.env"
 
 
-def _over_nvlink(case: Case) -> bool:
-    """Whether every pair is in one NVLink domain that reaches beyond a host, and UCX is told to use it."""
-    domains = {worker.host.domain for worker in case.deployment.workers}
-    return len(domains) == 1 and None not in domains and all(_mnnvl(pool) for pool in case.deployment.pools)
-
-
-def _mnnvl(pool: Pool) -> bool:
-    return pool.worker.env.get("UCX_CUDA_IPC_ENABLE_MNNVL", "").lower() in ("y", "yes", "1", "on", "try")
-
-
-def _ucx(pool: Pool) -> bool:
-    return pool.worker.env.get("SGLANG_DISAGGREGATION_NIXL_BACKEND", "UCX").upper() == "UCX"
-
-
 def ib_device_ignored(case: Case) -> Iterator[Finding]:
     """DSG602: --disaggregation-ib-device, which NIXL does not read before 0.5.23."""
     for pool in case.deployment.pools:
         if case.nixl and case.before("0.5.23") and (device := arg(pool, "disaggregation-ib-device")):
             release = case.choice.sglang
             message = f"--disaggregation-ib-device {device} has no effect on NIXL in SGLang {release}"
-            fix = f"set UCX_NET_DEVICES: {device}:1 in its place, under env"
+            devices = ",".join(f"{name.strip()}:1" for name in str(device).split(","))
+            fix = f"set UCX_NET_DEVICES: {devices} in its place, under env"
             yield finding("DSG602", message, where=case.at(pool, "args", "disaggregation-ib-device"), fix=fix)
 
 
@@ -80,60 +71,17 @@ def device_spelling(case: Case) -> Iterator[Finding]:
     """DSG604: UCX wants `mlx5_0:1`, SGLang's flag `mlx5_0`."""
     for pool in case.deployment.pools:
         nets = [name for name in pool.worker.env.get("UCX_NET_DEVICES", "").split(",") if name.startswith("mlx5")]
-        if bare := [name for name in nets if ":" not in name]:
-            message = f"UCX_NET_DEVICES names {bare[0]} without its port"
-            yield finding("DSG604", message, where=case.at(pool, "env", "UCX_NET_DEVICES"), fix=f"write {bare[0]}:1")
+        if portless := [name for name in nets if ":" not in name]:
+            message = f"UCX_NET_DEVICES names {portless[0]} without its port"
+            yield finding(
+                "DSG604", message, where=case.at(pool, "env", "UCX_NET_DEVICES"), fix=f"write {portless[0]}:1"
+            )
         device = str(arg(pool, "disaggregation-ib-device") or "")
         if ":" in device and "{" not in device:
             message = f"--disaggregation-ib-device {device} has a port"
-            where = f"{pool.where}.args.disaggregation-ib-device"
-            yield finding("DSG604", message, where=where, fix=f"write {device.partition(':')[0]}")
-
-
-def _tls(pool: Pool) -> tuple[bool, set[str]] | None:
-    """UCX_TLS as (whether it lists what not to use, names), None where it is not set."""
-    text = pool.worker.env.get("UCX_TLS", "").strip()
-    return (text.startswith("^"), {word.strip() for word in text.lstrip("^").split(",")}) if text else None
-
-
-def blind_to_gpus(case: Case) -> Iterator[Finding]:
-    """DSG605: UCX_TLS without the transport by which UCX knows GPU memory."""
-    if case.deployment.platform.on_cpu:
-        return
-    for pool in case.deployment.pools:
-        tls = _tls(pool) if case.nixl and _ucx(pool) else None
-        if tls and (bool(tls[1] & {"cuda_copy", "cuda", "all"}) if tls[0] else not tls[1] & SEES_GPUS):
-            message = f"UCX_TLS={pool.worker.env['UCX_TLS']} leaves cuda_copy out"
-            yield finding("DSG605", message, where=case.at(pool, "env", "UCX_TLS"))
-
-
-def mnnvl_contradicted(case: Case) -> Iterator[Finding]:
-    """DSG606: NVLink between hosts is asked for and its transport is excluded."""
-    for pool in case.deployment.pools:
-        tls = _tls(pool)
-        out = tls and (("cuda_ipc" in tls[1]) if tls[0] else not tls[1] & {"cuda_ipc", "cuda", "all"})
-        if _mnnvl(pool) and out:
-            tls_text = pool.worker.env["UCX_TLS"]
-            message = f"UCX_CUDA_IPC_ENABLE_MNNVL is on and UCX_TLS={tls_text} leaves cuda_ipc out"
-            yield finding("DSG606", message, where=case.at(pool, "env", "UCX_TLS"))
-
-
-def tcp_only(case: Case) -> Iterator[Finding]:
-    """DSG607: nothing but TCP between hosts."""
-    for pool in case.deployment.pools:
-        tls = _tls(pool)
-        if case.across_hosts and tls and not tls[0] and not tls[1] & NETWORK and not _over_nvlink(case):
-            message = f"UCX_TLS={pool.worker.env['UCX_TLS']}: KV between hosts goes over TCP"
-            yield finding("DSG607", message, where=case.at(pool, "env", "UCX_TLS"))
-
-
-def mnnvl_memory(case: Case) -> Iterator[Finding]:
-    """DSG608: NVLink between hosts without a network transport to fall back to."""
-    for pool in case.deployment.pools:
-        tls = _tls(pool)
-        if case.across_hosts and _mnnvl(pool) and tls and not tls[0] and not tls[1] & NETWORK:
-            message = f"UCX_TLS={pool.worker.env['UCX_TLS']} carries KV by nothing else where MNNVL fails"
-            yield finding("DSG608", message, where=case.at(pool, "env", "UCX_TLS"))
+            where = case.at(pool, "args", "disaggregation-ib-device")
+            bare = ",".join(name.partition(":")[0] for name in device.split(","))
+            yield finding("DSG604", message, where=where, fix=f"write {bare}")
 
 
 def platform_environment(case: Case) -> Iterator[Finding]:
@@ -150,6 +98,35 @@ def platform_environment(case: Case) -> Iterator[Finding]:
             said = f"{setting.name}={setting.value} is not set for {_names(lack)} ({setting.transport})"
             fix = f"set {setting.name}: '{setting.value}' under engine.env"
             yield finding("DSG609", f"{said}: {setting.why}", where=_where(case, lack), fix=fix)
+
+
+def waits_too_short(case: Case) -> Iterator[Finding]:
+    """DSG618: SGLang gives a transfer up before a slow first one is through."""
+    for pool in case.deployment.pools:
+        env = pool.worker.env
+        value = fraction(env.get(TIMEOUTS[0]))
+        if value is not None and value < FIRST_REQUEST_S and case.nixl and not case.deployment.platform.on_cpu:
+            message = f"{TIMEOUTS[0]}={env[TIMEOUTS[0]]}: a first transfer has been seen to take {FIRST_SEEN_S} s"
+            yield finding("DSG618", message, where=case.at(pool, "env", TIMEOUTS[0]))
+
+
+def bootstrap_timeout_ignored(case: Case) -> Iterator[Finding]:
+    """DSG623: a time-out that NIXL's prefill does not read before 0.5.18."""
+    for pool in case.role("prefill") if case.nixl and case.before("0.5.18") else ():
+        if TIMEOUTS[1] in pool.worker.env:
+            message = f"{TIMEOUTS[1]} has no effect on a prefill by NIXL in SGLang {case.choice.sglang}"
+            yield finding("DSG623", message, where=case.at(pool, "env", TIMEOUTS[1]))
+
+
+def ip_interface(case: Case) -> Iterator[Finding]:
+    """DSG620: interfaces of the IP network, or none at all, where UCX wants adapters."""
+    for pool in case.deployment.pools if case.across_hosts and case.deployment.platform.nics_per_node else ():
+        nets = pool.worker.env.get("UCX_NET_DEVICES")
+        names = [name.strip() for name in (nets or "").split(",")]
+        if nets is not None and used(pool) and case.nixl and all(IP_INTERFACE.fullmatch(name) for name in names):
+            said = f"UCX_NET_DEVICES={nets} names no RDMA adapter" if nets.strip() else "UCX_NET_DEVICES is empty"
+            message = f"{said} ({pool.where}): KV between hosts goes over TCP, or not at all"
+            yield finding("DSG620", message, where=case.at(pool, "env", "UCX_NET_DEVICES"))
 
 
 def timeouts_off(case: Case) -> Iterator[Finding]:
@@ -192,12 +169,19 @@ def probe_timeout(case: Case) -> Iterator[Finding]:
 
 
 def custom_all_reduce(case: Case) -> Iterator[Finding]:
-    """DSG614: the one-node all-reduce on a worker of several nodes."""
+    """DSG614: the one-node all-reduce in a worker whose attention spans nodes. A note where it is on by default."""
     name = "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2"
     for pool in case.deployment.pools:
-        if len(pool.worker.shares) > 1 and pool.worker.env.get(name, "0").lower() in ("1", "true"):
-            message = f"{name} is on for {pool.where}, whose workers span {len(pool.worker.shares)} hosts"
+        worker, hosts = pool.worker, len(pool.worker.shares)
+        if hosts == 1 or attention_tp(worker) * hosts <= worker.tp:
+            continue
+        value = worker.env.get(name)
+        if value is not None and value.lower() in ("1", "true", "yes", "on"):
+            message = f"{name} is on for {pool.where}, whose workers span {hosts} hosts"
             yield finding("DSG614", message, where=case.at(pool, "env", name))
+        elif value is None and not case.before("0.5.12") and case.deployment.platform.nodes_per_domain > 1:
+            message = f"{name} is on by default in SGLang {case.choice.sglang}; {pool.where} spans {hosts} hosts"
+            yield noted(finding("DSG614", message, where=f"{pool.where}.env"))
 
 
 def other_backends_settings(case: Case) -> Iterator[Finding]:
@@ -230,11 +214,10 @@ RULES = (
     ib_device_ignored,
     ib_device_overridden,
     device_spelling,
-    blind_to_gpus,
-    mnnvl_contradicted,
-    tcp_only,
-    mnnvl_memory,
     platform_environment,
+    ip_interface,
+    waits_too_short,
+    bootstrap_timeout_ignored,
     timeouts_off,
     watchdog_off,
     probe_timeout,

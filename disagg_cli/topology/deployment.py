@@ -99,12 +99,22 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Misfit:
-    """A worker that cannot be placed as asked: the code of the finding, what does not fit, and what to do."""
+    """A worker that cannot be placed as asked: the code of the finding, what does not fit, and what to do.
+
+    more: how many workers beside it do not fit for the same reason.
+    """
 
     code: str
     where: str
     what: str
     fix: str
+    more: int = 0
+
+    @property
+    def said(self) -> str:
+        """What does not fit, and how often."""
+        others = f" (and {self.more:,} more worker{'s' if self.more > 1 else ''})"
+        return self.what + (others if self.more else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """Workers onto hosts, GPUs and ports, in the order in which they are written. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from disagg_cli.topology.deployment import Host, Misfit, Ports, Share
 from disagg_cli.topology.platforms import Platform
@@ -14,8 +14,15 @@ with DP attention (six and one per DP rank; server_args.py, PortArgs, 0.5.23).""
 HIGHEST_PORT = 65535
 
 MOST_NODES = 4096
+ALIKE = ("DSG301", "DSG302", "DSG309")
+"""Misfits that the other workers of a pool repeat."""
 
-ROOM = "name more hosts under executor.ssh.hosts, or ask for fewer workers or a smaller tp"
+ROOM = {
+    "ssh": "name more hosts under executor.ssh.hosts, or ask for fewer workers or a smaller tp",
+    "slurm": "ask for more executor.slurm.nodes (or leave them out), or for fewer workers or a smaller tp",
+    "local": "ask for fewer workers or a smaller tp, or name hosts: executor: {ssh: {hosts: [a, b]}}",
+}
+"""What to do where there is no room, by executor."""
 
 
 @dataclass(kw_only=True)
@@ -27,11 +34,20 @@ class Room:
     platform: Platform
     router_host: str
     router_port: int
+    executor: str = "local"
     used_gpus: dict[str, set[int]] = field(default_factory=dict)
     used_ports: dict[str, int] = field(default_factory=dict)
     misfits: list[Misfit] = field(default_factory=list)
     full: int = 0
     placed: int = 0
+
+    def refuse(self, code: str, where: str, what: str, fix: str) -> None:
+        """Keep what does not fit: once for workers of one pool that do not fit for the same reason."""
+        misfit = Misfit(code=code, where=where, what=what, fix=fix)
+        if self.misfits and code in ALIKE and (self.misfits[-1].code, self.misfits[-1].where) == (code, where):
+            self.misfits[-1] = replace(self.misfits[-1], more=self.misfits[-1].more + 1)
+        else:
+            self.misfits.append(misfit)
 
     def place(self, worker: str, where: str, gpus: int) -> tuple[Share, ...]:
         """Pack a worker of less than a node beside others; give a larger one whole nodes, of one domain if they do."""
@@ -41,17 +57,15 @@ class Room:
         nodes, each = min(MOST_NODES, -(-gpus // per_node)), min(gpus, per_node)
         if gpus > per_node and gpus % per_node:
             what = f"{worker} needs {gpus} GPUs, no multiple of the {per_node} GPUs of a {self.platform.name} node"
-            self.misfits.append(Misfit(code="DSG302", where=where, what=what, fix="choose tp x pp to fill whole nodes"))
+            self.refuse("DSG302", where, what, "choose tp x pp to fill whole nodes")
             return self._invented(worker, nodes, each)
         if nodes == 1 and (first := next((host for host in self._open() if len(self._free(host)) >= each), None)):
             return (self._take(first, self._free(first)[:each]),)
         free = [host for host in self.hosts if len(self._free(host)) >= each]
         if len(free) < nodes:
-            what = (
-                f"{worker} needs {gpus} GPUs on {nodes} host(s) of {per_node}; "
-                f"{len(free)} of {len(self.hosts)} host(s) have room for it"
-            )
-            self.misfits.append(Misfit(code="DSG301", where=where, what=what, fix=ROOM))
+            on = f"{gpus} GPU{'s' if gpus > 1 else ''} on {nodes} host{'s' if nodes > 1 else ''} of {per_node}"
+            what = f"{worker} needs {on}; {len(free)} of {len(self.hosts)} have room for it"
+            self.refuse("DSG301", where, what, ROOM.get(self.executor, ROOM["ssh"]))
             return self._invented(worker, nodes, each)
         return tuple(self._take(host, self._free(host)[:each]) for host in _together(free, nodes))
 
@@ -61,8 +75,12 @@ class Room:
         for name, indices in asked.items():
             self._judge_request(worker, f"{where}.place", name, indices, by_name)
         if not self.platform.on_cpu and (total := sum(len(indices) for indices in asked.values())) != gpus:
-            what, fix = f"{worker} needs {gpus} GPUs and is placed on {total}", "name as many GPUs as ranks"
-            self.misfits.append(Misfit(code="DSG307", where=f"{where}.place", what=what, fix=fix))
+            what = f"{worker} needs {gpus} GPUs and is placed on {total}"
+            self.refuse("DSG307", f"{where}.place", what, "name as many GPUs as ranks")
+        elif len({len(indices) for indices in asked.values()}) > 1:
+            shares = ", ".join(f"{len(indices)} of {name}" for name, indices in asked.items())
+            what = f"{worker} is placed on {shares}, and SGLang gives each host as many ranks"
+            self.refuse("DSG307", f"{where}.place", what, "name as many GPUs of each host")
         return tuple(self._take(by_name.get(name) or self._unknown(name), indices) for name, indices in asked.items())
 
     def _judge_request(
@@ -79,7 +97,7 @@ class Room:
         ]:
             what = f"{worker} is placed on GPU {taken[0]} of {name}, which is taken"
         if what:
-            self.misfits.append(Misfit(code="DSG307", where=where, what=what, fix="give each worker GPUs of its own"))
+            self.refuse("DSG307", where, what, "give each worker GPUs of its own")
 
     def _unknown(self, name: str) -> Host:
         return Host(name=name, address=name, gpus=self.platform.gpus_per_node, local=False, invented=True)
@@ -127,8 +145,7 @@ class Room:
         if self.router_host in hosts and first <= self.router_port < first + size:
             first = self.router_port + 1
         if first + size > HIGHEST_PORT:
-            fix = "start lower: `ports`, or name more hosts"
-            self.misfits.append(Misfit(code="DSG309", where=where, what=f"out of ports on {hosts[0]}", fix=fix))
+            self.refuse("DSG309", where, f"out of ports on {hosts[0]}", "start lower: `ports`, or name more hosts")
             return self.base_port
         self.used_ports |= dict.fromkeys(hosts, first + size)
         return first

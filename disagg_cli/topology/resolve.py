@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from disagg_cli.errors import PlanRefused
-from disagg_cli.topology.deployment import Deployment, Host, Misfit, Model, Pool, Role, Router, Worker
+from disagg_cli.topology.deployment import Deployment, Host, Model, Pool, Role, Router, Worker
 from disagg_cli.topology.placement import BLOCK, HIGHEST_PORT, MOST_NODES, Room
 from disagg_cli.topology.platforms import Platform, platforms
 from disagg_cli.topology.spec import ModelSpec, RoleSpec, TopologySpec
@@ -17,7 +17,7 @@ def resolve(spec: TopologySpec) -> Deployment:
     deployment = draft(spec)
     if deployment.misfits:
         first = deployment.misfits[0]
-        raise PlanRefused(first.what, where=str(deployment.places.at(first.where)), fix=first.fix)
+        raise PlanRefused(first.said, where=str(deployment.places.at(first.where)), fix=first.fix)
     return deployment
 
 
@@ -26,7 +26,12 @@ def draft(spec: TopologySpec) -> Deployment:
     platform = platforms()[spec.platform]
     hosts = _hosts(spec, platform)
     room = Room(
-        hosts=hosts, base_port=spec.ports, platform=platform, router_host=hosts[0].name, router_port=spec.router.port
+        hosts=hosts,
+        base_port=spec.ports,
+        platform=platform,
+        router_host=hosts[0].name,
+        router_port=spec.router.port,
+        executor=spec.executor.kind,
     )
     pools = tuple(_pool(spec, role, index, room) for role, index in _pools(spec))
     return Deployment(
@@ -113,7 +118,7 @@ def _pool(spec: TopologySpec, role: Role, index: int, room: Room) -> Pool:
     first = sum(before.workers for before in pools[:index])
     if pool.place is not None and len(pool.place) != pool.workers:
         what = f"{where} places {len(pool.place)} of {pool.workers} workers"
-        room.misfits.append(Misfit(code="DSG307", where=f"{where}.place", what=what, fix="name one place per worker"))
+        room.refuse("DSG307", f"{where}.place", what, "name one place per worker")
     workers = tuple(_worker(spec, role, index, where, first + n, n, room) for n in range(pool.workers))
     return Pool(role=role, index=index, where=where, workers=workers, gpus=pool.gpus, nodes=pool.nodes)
 
@@ -128,7 +133,7 @@ def _worker(spec: TopologySpec, role: Role, pool: int, where: str, number: int, 
         # SGLang's own assertion (validation_hook.py, 0.5.23), which ends every rank
         what = f"{name}: {asked.dp} plain data-parallel replicas do not spread over {len(shares)} hosts"
         fix = "ask for more workers instead of dp, or set dp_attention"
-        room.misfits.append(Misfit(code="DSG308", where=f"{where}.dp", what=what, fix=fix))
+        room.refuse("DSG308", f"{where}.dp", what, fix)
     return Worker(
         name=name,
         role=role,

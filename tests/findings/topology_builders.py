@@ -64,6 +64,19 @@ def evaluated(**gsm8k):
     return gpus("a", "b", eval={"gsm8k": gsm8k})
 
 
+def tls(prefill, decode):
+    """H200, a host for each role, with what UCX may use on each side."""
+    return gpus(
+        *("a", "b"),
+        platform="h200",
+        prefill={"tp": 8, "env": {"UCX_TLS": prefill}},
+        decode={"tp": 8, "env": {"UCX_TLS": decode}},
+    )
+
+
+BY_BASE = {"select_gpus": "base_gpu_id"}
+AR2_OFF = {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"}
+FORCED = {"SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK": "1"}
 FP8 = {"kv-cache-dtype": "fp8_e4m3"}
 SPEC = {"speculative-algorithm": "EAGLE", "speculative-num-steps": 2}
 RADIX = {"disaggregation-decode-enable-radix-cache": True}

@@ -2,6 +2,7 @@
 
 from deployments import SMALLEST
 from topology_builders import (
+    BY_BASE,
     DEP4,
     ERROR,
     FP8,
@@ -174,4 +175,41 @@ ROWS = [
         gpus("a", "b", prefill=DEP4 | {"args": {"load-balance-method": "total_tokens"}}, engine={"sglang": "0.5.10"}),
     ),
     ("DSG544", WARNING, SMALLEST | {"engine": {"sglang": "0.5.11"}}, SMALLEST | {"engine": {"sglang": "0.5.12"}}),
+    (
+        "DSG307",
+        ERROR,
+        gpus("a", "b", prefill={"tp": 4, "place": [{"a": [0, 1, 2], "b": [0]}]}, decode={"tp": 1}),
+        gpus("a", "b", prefill={"tp": 4, "place": [{"a": [0, 1], "b": [0, 1]}]}, decode={"tp": 1}),
+    ),
+    (
+        "DSG314",
+        ERROR,
+        gpus("a", prefill={"tp": 3, "place": [{"a": [0, 1, 3]}]}, decode={"tp": 1}, engine=BY_BASE),
+        gpus("a", prefill={"tp": 2, "place": [{"a": [0, 2]}]}, decode={"tp": 1}, engine=BY_BASE),
+    ),
+    (
+        "DSG314",
+        ERROR,
+        gpus("a", prefill={"tp": 2, "place": [{"a": [1, 0]}]}, decode={"tp": 1}, engine=BY_BASE),
+        gpus("a", prefill={"tp": 2, "place": [{"a": [1, 0]}]}, decode={"tp": 1}),
+    ),
+    ("DSG315", ERROR, decode_env({"CUDA_VISIBLE_DEVICES": "0,1"}), decode_env({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})),
+    ("DSG403", ERROR, gpus("::ffff:127.0.0.1", "b"), gpus("::ffff:10.0.0.1", "b")),
+    ("DSG403", ERROR, decode_env({"SGLANG_HOST_IP": "127.0.0.1"}), decode_env({"SGLANG_HOST_IP": "10.0.0.2"})),
+    (
+        "DSG513",
+        WARNING,
+        gpus("a", "b", prefill={"tp": 2, "pp": 2, "args": SPEC}, decode={"tp": 4}),
+        gpus("a", "b", prefill={"tp": 4, "args": SPEC}, decode={"tp": 4}),
+    ),
+    ("DSG522", WARNING, roles({"chat-template": "a.jinja"}), roles({"log-level": "debug"})),
+    ("DSG522", WARNING, roles({"quantization": "fp8"}), roles({"quantization": "fp8"}, {"quantization": "fp8"})),
+    ("DSG546", WARNING, roles({}, SPEC, sglang="0.5.10", model=HYBRID), roles({}, SPEC, sglang="0.5.11", model=HYBRID)),
+    (
+        "DSG546",
+        WARNING,
+        roles({}, SPEC, sglang="0.5.10", model=HYBRID),
+        roles({}, SPEC | {"disable-radix-cache": True}, sglang="0.5.10", model=HYBRID),
+    ),
+    ("DSG547", WARNING, roles({}, {"dcp-size": 4}), roles({"disable-radix-cache": True}, {"dcp-size": 4})),
 ]

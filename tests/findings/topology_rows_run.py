@@ -1,7 +1,10 @@
 """Rows about transport, flags, the machine, memory, router and eval (DSG6xx to DSG9xx)."""
 
 from topology_builders import (
+    AR2_OFF,
+    DEP4,
     ERROR,
+    FORCED,
     FP8,
     MLA,
     MNNVL,
@@ -14,6 +17,7 @@ from topology_builders import (
     gpus,
     local,
     roles,
+    tls,
 )
 
 from disagg_cli.topology.machine import Facts, Rail
@@ -280,4 +284,89 @@ ROWS = [
     ),
     ("DSG912", WARNING, evaluated(max_tokens=64), evaluated(max_tokens=512)),
     ("DSG913", WARNING, evaluated(questions=1319, concurrency=1319), evaluated(questions=1319, concurrency=64)),
+    ("DSG610", WARNING, everywhere({"UCX_TLS": "rc,cuda_copy"}), everywhere({"UCX_TLS": "rc,cuda_copy,cuda_ipc"})),
+    (
+        "DSG610",
+        NOTE,
+        gpus(platform="h200", prefill={"tp": 1}, decode={"tp": 1}, engine={"env": {"UCX_TLS": "^cuda_ipc"}}),
+        gpus("a", "b", platform="h200", prefill={"tp": 8}, decode={"tp": 8}, engine={"env": {"UCX_TLS": "^cuda_ipc"}}),
+    ),
+    ("DSG614", NOTE, gpus("a", "b", "c", prefill={"tp": 8}), gpus("a", "b", "c", prefill={"tp": 8, "env": AR2_OFF})),
+    ("DSG614", NOTE, gpus("a", "b", "c", prefill={"tp": 8}), gpus("a", "b", "c", prefill=DEP4 | {"tp": 8, "dp": 8})),
+    (
+        "DSG618",
+        WARNING,
+        everywhere({"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "60"}),
+        everywhere({"SGLANG_DISAGGREGATION_WAITING_TIMEOUT": "120"}),
+    ),
+    ("DSG619", ERROR, everywhere({"UCX_TLS": "cuda,sm,self"}), everywhere({"UCX_TLS": "cuda,sm,self,tcp"})),
+    (
+        "DSG619",
+        ERROR,
+        everywhere({"UCX_TLS": "cuda,sm"}),
+        gpus("a", engine={"env": {"UCX_TLS": "cuda,sm"}}, prefill={"tp": 1}),
+    ),
+    ("DSG619", ERROR, tls("cuda,rc", "cuda,tcp"), tls("cuda,rc_x", "cuda,ib")),
+    ("DSG619", ERROR, tls("cuda,rc", "^rc"), tls("cuda,rc", "^tcp")),
+    ("DSG620", WARNING, everywhere({"UCX_NET_DEVICES": "eth0"}), everywhere({"UCX_NET_DEVICES": "mlx5_0:1,eth0"})),
+    ("DSG620", WARNING, everywhere({"UCX_NET_DEVICES": ""}), everywhere({"UCX_NET_DEVICES": "all"})),
+    ("DSG620", WARNING, everywhere({"UCX_NET_DEVICES": "ib0"}), everywhere({"UCX_NET_DEVICES": "rocep1s0:1"})),
+    ("DSG621", WARNING, everywhere({"UCX_TLS": "rc,cuda_cpy"}), everywhere({"UCX_TLS": "rc,cuda_copy"})),
+    ("DSG622", WARNING, everywhere({"UCX_NET_DEVICE": "mlx5_0:1"}), everywhere({"UCX_NET_DEVICES": "mlx5_0:1"})),
+    ("DSG622", WARNING, everywhere({"UCX_CUDA_IPC_ENABLE_MNVL": "y"}), everywhere({"UCX_OF_A_FORK": "y"})),
+    (
+        "DSG623",
+        NOTE,
+        both(env={"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "600"}, sglang="0.5.17"),
+        both(env={"SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": "600"}, sglang="0.5.18"),
+    ),
+    (
+        "DSG624",
+        WARNING,
+        everywhere({"UCX_NET_DEVICES": "rdmap16s27:1"}),
+        everywhere({"UCX_NET_DEVICES": "rdmap16s27:1", "SGLANG_DISAGGREGATION_NIXL_BACKEND": "LIBFABRIC"}),
+    ),
+    (
+        "DSG725",
+        ERROR,
+        local(Facts(installed="0.5.23", packages={"nixl-cu13": "0.10.0"}, torch_cuda=13)),
+        local(Facts(installed="0.5.10", packages={"nixl-cu13": "0.10.0"}, torch_cuda=13)),
+    ),
+    ("DSG807", ERROR, both({"mem-fraction-static": 90}), both({"mem-fraction-static": 0.9})),
+    ("DSG807", ERROR, both({"page-size": 0}), both({"page-size": 1})),
+    (
+        "DSG808",
+        NOTE,
+        roles({"max-total-tokens": 200_000}, {"max-total-tokens": 100_000}),
+        gpus(
+            *("a", "b"),
+            prefill={"tp": 4, "args": {"max-total-tokens": 200_000}},
+            decode={"workers": 2, "args": {"max-total-tokens": 100_000}},
+        ),
+    ),
+    (
+        "DSG904",
+        WARNING,
+        gpus("a", "b", prefill=DEP4, router={"args": {"dp-aware": True}}, engine={"sglang": "0.5.11"}),
+        gpus("a", "b", prefill=DEP4, router={"args": {"dp-aware": True}}, engine={"sglang": "0.5.10"}),
+    ),
+    (
+        "DSG904",
+        WARNING,
+        gpus("a", "b", prefill=DEP4, router={"args": {"dp-aware": True}}),
+        gpus("a", "b", prefill=DEP4 | {"env": FORCED}, router={"args": {"dp-aware": True}}),
+    ),
+    (
+        "DSG905",
+        ERROR,
+        both({"api-key": "k"}),
+        both({"api-key": "k"}, router={"args": {"api-key": "k"}}),
+    ),
+    ("DSG914", ERROR, evaluated(questions=1320), evaluated(questions=1319)),
+    (
+        "DSG914",
+        ERROR,
+        evaluated(dataset="mini", questions=20, shots=9),
+        evaluated(dataset="mini", questions=20, shots=8),
+    ),
 ]

@@ -76,7 +76,9 @@ def test_pp_and_plain_dp_take_gpus_and_dp_attention_shares_them(role, ranks):
 
 
 def test_too_few_hosts():
-    with pytest.raises(PlanRefused, match=r"decode-0 needs 1 GPUs on 1 host\(s\) of 4; 0 of 1 host\(s\) have room"):
+    with pytest.raises(
+        PlanRefused, match=r"decode-0 needs 1 GPU on 1 host of 4; 0 of 1 have room for it \(and 1 more worker\)"
+    ):
         on_gpus("a", prefill={"tp": 4})
 
 
