@@ -1,9 +1,11 @@
-"""What must never stand in a log, a run record or on screen: values of environment variables whose name says so."""
+"""What must never stand in a log, a run record or on screen: values of variables and flags whose name says so."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY", re.IGNORECASE)
+FLAG = re.compile(r"(^|-)(api-keys?|password|secret|private-key|token)$")
+"""Flags of SGLang and its router that take a secret; --max-total-tokens and --tokenizer-path do not."""
 MASK = "***"
 
 
@@ -15,6 +17,25 @@ def is_secret(name: str) -> bool:
 def masked(env: Mapping[str, str]) -> dict[str, str]:
     """The same variables, with the values of secrets masked."""
     return {name: MASK if is_secret(name) else value for name, value in env.items()}
+
+
+def is_secret_flag(flag: str) -> bool:
+    """Whether a flag of this name, with or without its dashes, takes a secret."""
+    return bool(FLAG.search(flag.lstrip("-").replace("_", "-")))
+
+
+def masked_argv(argv: Sequence[str]) -> list[str]:
+    """A command line in which the values of secret flags are masked."""
+    before = ("", *argv)
+    return [
+        MASK if flag.startswith("--") and is_secret_flag(flag) else word
+        for flag, word in zip(before, argv, strict=False)
+    ]
+
+
+def masked_flags(args: Mapping[str, object]) -> dict[str, object]:
+    """The same flags, with the values of secret ones masked."""
+    return {flag: MASK if is_secret_flag(flag) else value for flag, value in args.items()}
 
 
 def without(text: str, env: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from disagg_cli.secrets import is_secret, masked, without
+from disagg_cli.secrets import is_secret, is_secret_flag, masked, masked_argv, without
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "api_key"])
@@ -15,6 +15,15 @@ def test_names_that_hold_secrets(name):
 @pytest.mark.parametrize("name", ["UCX_TLS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"])
 def test_names_that_do_not(name):
     assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("flag", "secret"),
+    [("api-key", True), ("--admin-api-key", True), ("tokenizer-path", False), ("max-total-tokens", False)],
+)
+def test_flags_that_take_secrets(flag, secret):
+    assert is_secret_flag(flag) is secret
+    assert masked_argv(["--port", "1", f"--{flag.lstrip('-')}", "x"])[-1] == ("***" if secret else "x")
 
 
 def test_masked():
@@ -34,7 +43,8 @@ def test_a_planted_secret_appears_in_no_record(home, tmp_path):
     config = tmp_path / "x.yaml"
     config.write_text(
         f"name: x\nplatform: cpu\nmodel: synthetic\nprefill: {{tp: 1}}\ndecode: {{tp: 1}}\n"
-        f"engine: {{env: {{HF_TOKEN: {planted}}}}}\n"
+        f"engine: {{env: {{HF_TOKEN: {planted}}}, args: {{api-key: {planted}}}}}\n"
+        f"router: {{args: {{api-key: {planted}}}}}\n"
     )
     prepared = prepare(config)
     recorder = record(prepared, rundir.create("x"))

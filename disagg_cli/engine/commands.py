@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from disagg_cli.secrets import is_secret
+from disagg_cli.secrets import is_secret, masked_argv
 from disagg_cli.topology.deployment import Deployment, Host, Role, Share, Worker, bracketed
 from disagg_cli.topology.spec import FlagValue
 
@@ -24,7 +24,9 @@ class Command:
             f'{name}="${name}"' if is_secret(name) else f"{name}={shlex.quote(value)}"
             for name, value in self.env.items()
         ]
-        return " ".join(["env", *settings, shlex.join(self.argv)] if settings else [shlex.join(self.argv)])
+        return " ".join(
+            ["env", *settings, shlex.join(masked_argv(self.argv))] if settings else [shlex.join(masked_argv(self.argv))]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

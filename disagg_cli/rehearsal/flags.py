@@ -10,7 +10,7 @@ from disagg_cli.connector.host_memory import mode
 from disagg_cli.kv.facts import read_facts
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.secrets import is_secret
-from disagg_cli.topology.spec import Scalar
+from disagg_cli.topology.spec import FlagValue
 from disagg_cli.topology.synthetic import CONTEXT
 
 LARGEST_CHUNK = 2048
@@ -33,7 +33,7 @@ class Rule:
         return any(fnmatchcase(name, pattern) for pattern in self.names)
 
 
-def translate_flags(args: Mapping[str, Scalar]) -> tuple[dict[str, Scalar], list[Note]]:
+def translate_flags(args: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], list[Note]]:
     """The flags that CPU servers get, and what became of the others."""
     kept, notes = {}, []
     for flag, value in args.items():
@@ -66,7 +66,7 @@ def _number(value: str) -> bool:
     return value.replace(".", "", 1).isdecimal()
 
 
-def _smaller(flag: str, value: Scalar) -> Scalar:
+def _smaller(flag: str, value: FlagValue) -> FlagValue:
     """Sizes that a small machine can rehearse. The mechanism is the same."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value

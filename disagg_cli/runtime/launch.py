@@ -33,6 +33,7 @@ from disagg_cli.runtime.supervisor import ProcessDied, Supervisor
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.spec import GsmSpec
+from disagg_cli.topology.written import written_out
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_OF_A_START = 4 << 20
@@ -80,6 +81,9 @@ def record_commands(prepared: Prepared, directory: RunDir) -> None:
 
 
 def _without_secrets(prepared: Prepared) -> str:
+    """The topology that is launched: bases, variant and changes applied, variables filled in, secrets masked."""
+    if written := prepared.deployment.written:
+        return f"# From {prepared.config}, as it was launched.\n{written_out(written)}"
     text = prepared.config.read_text()
     for command in prepared.workers:
         text = secrets.without(text, command.env)

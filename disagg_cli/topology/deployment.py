@@ -154,6 +154,7 @@ class Deployment:
     executor: the kind of place that its hosts are in, and what the topology says of it beside.
     sglang: the release on its hosts, where the topology names one. misfits: what could not be placed; a deployment
     that is to be started has none. ignore: codes of findings that are meant, with the reasons.
+    written: the topology that it was resolved from, with bases, variant and changes applied.
     """
 
     name: str
@@ -173,6 +174,7 @@ class Deployment:
     ignore: Mapping[str, str] = field(default_factory=dict)
     places: Places = field(default_factory=Places)
     misfits: tuple[Misfit, ...] = ()
+    written: Mapping[str, Any] = field(default_factory=dict)
 
     def role(self, role: Role) -> tuple[Worker, ...]:
         """The workers of one role, in order."""

@@ -61,7 +61,8 @@ def _reading(document: Document, number: int) -> tuple[TopologySpec | None, list
     for _ in range(ROUNDS):
         try:
             spec = TopologySpec.model_validate(document.data)
-            return spec.placed(Places(file=document.file, known=document.known)), _in_order(found)
+            places = Places(file=document.file, known=document.known)
+            return spec.placed(places, document.data), _in_order(found)
         except ValidationError as error:
             new = problems(error, document.known, document.file)
         new = [one for one in new if one.kind == "unknown"] or new  # a misspelt key may be the one that is missing

@@ -52,6 +52,7 @@ def draft(spec: TopologySpec) -> Deployment:
         ignore=dict(spec.ignore),
         places=spec.places,
         misfits=tuple(room.misfits),
+        written=spec.written,
     )
 
 

@@ -402,6 +402,7 @@ class TopologySpec(Strict):
     """
 
     _places: Places = PrivateAttr(default_factory=Places)
+    _written: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     platform: str
@@ -423,9 +424,14 @@ class TopologySpec(Strict):
         """Where each value was written."""
         return self._places
 
-    def placed(self, places: Places) -> Self:
-        """The same topology, with the places of its values."""
-        self._places = places
+    @property
+    def written(self) -> dict[str, Any]:
+        """The values as they were written, with bases, variant and changes applied; empty where there is no file."""
+        return self._written
+
+    def placed(self, places: Places, written: dict[str, Any]) -> Self:
+        """The same topology, with the places of its values, and the values as they were written."""
+        self._places, self._written = places, written
         return self
 
     @model_validator(mode="before")
@@ -456,3 +462,14 @@ class TopologySpec(Strict):
             said = f"{workers:,} workers with {ranks:,} ranks; at most {MOST_WORKERS:,} and {MOST_RANKS:,}"
             raise _complaint(role, said)
         return self
+
+
+def nearest_platform(word: str) -> str | None:
+    """The platform that a wrong name most likely means: in another case, cut short, with more behind it, misspelt."""
+    said = word.strip().lower().replace("_", "-")[:64]
+    whole = [name for name in platforms() if said and (name.startswith(said) or said.startswith(f"{name}-"))]
+    return next(iter(whole or difflib.get_close_matches(said, platforms(), n=1, cutoff=0.8)), None)
+
+
+def _size(pool: RoleSpec) -> int:
+    return pool.workers * pool.ranks

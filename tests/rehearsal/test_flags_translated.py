@@ -2,8 +2,8 @@
 
 import pytest
 
-from disagg_cli.engine.flags import flags_of
 from disagg_cli.rehearsal.flags import translate_flags, translate_variables
+from disagg_cli.topology.flags import flags_of
 
 KV_PATH = {
     "page-size": 64,

@@ -13,6 +13,7 @@ from disagg_cli.executors import local
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.launch import check_machine, record
 from disagg_cli.runtime.prepare import prepare
+from disagg_cli.topology.loading import load_topology
 from disagg_cli.topology.machine import Facts
 
 
@@ -63,13 +64,27 @@ async def test_a_place_that_there_is_no_executor_for(prepared):
     assert "--dry-run" in caught.value.fix
 
 
+def test_what_was_launched_is_written_down_and_not_where_it_came_from(home, tmp_path):
+    """Bases, a variant and --set are applied; what stood for a variable does not again."""
+    text = "name: x\nplatform: cpu\nmodel: synthetic\nprefill: {tp: 1}\ndecode: {tp: 1}\n"
+    (tmp_path / "base.yaml").write_text(text + "variants: {two: {decode: {workers: 2}}}\n")
+    (tmp_path / "x.yaml").write_text('extends: base.yaml\nengine: {env: {A: "$${B}"}, args: {cuda-graph-bs: [1, 2]}}\n')
+    ready = prepare(tmp_path / "x.yaml", variant="two", sets=["prefill.tp=2"])
+    run = rundir.create("x")
+    record(ready, run)
+    again = load_topology(run.path / "topology.yaml")
+    assert (again.prefill[0].tp, again.decode[0].workers, again.engine.env["A"]) == (2, 2, "${B}")
+    launched = load_topology(tmp_path / "x.yaml", variant="two", sets=["prefill.tp=2"])
+    assert again.model_dump() == launched.model_dump()
+
+
 def test_what_is_written_down(prepared):
     run = rundir.create("demo")
     ready = prepared()
     recorder = record(ready, run)
     written = {path.name for path in run.path.iterdir() if path.is_file()}
     assert written == {"topology.yaml", "deployment.json", "plan.json", "versions.json", "commands.sh", "state.json"}
-    assert (run.path / "topology.yaml").read_text() == ready.config.read_text()
+    assert load_topology(run.path / "topology.yaml").model_dump() == load_topology(ready.config).model_dump()
     assert list(recorder.state.processes) == ["prefill-0", "decode-0", "decode-1", "router"]
     assert recorder.state.processes["decode-0"].url == f"http://127.0.0.1:{PORTS + 16}"
     assert all(mode(path) & 0o077 == 0 for path in run.path.iterdir())

@@ -1,0 +1,22 @@
+"""A topology's values as YAML that can be read again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from disagg_cli.secrets import MASK, is_secret, is_secret_flag
+
+
+def written_out(values: Mapping[str, Any]) -> str:
+    """YAML text of a topology's values. Secrets are masked; what looks like a variable is none any more."""
+    return yaml.safe_dump(_plain(values, ""), sort_keys=False, width=100, allow_unicode=True)
+
+
+def _plain(value: Any, inside: str) -> Any:
+    if isinstance(value, Mapping):
+        secret = {"env": is_secret, "args": is_secret_flag}.get(inside)
+        return {key: MASK if secret and secret(key) else _plain(item, key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, "") for item in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value
