@@ -22,7 +22,7 @@ class Format(StrEnum):
 
 
 def check(
-    configs: Annotated[list[Path], typer.Argument(help="Topologies, YAML files.", show_default=False)],
+    configs: Annotated[list[Path], typer.Argument(help="Topologies, YAML files; `-` is stdin.", show_default=False)],
     sets: Set = [],  # noqa: B006  # Typer makes a new list for each call
     unsets: Unset = [],  # noqa: B006
     variant: Variant = None,

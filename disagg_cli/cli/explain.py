@@ -32,7 +32,7 @@ def explain(
 
 
 def _named(asked: str, code: str, name: str) -> bool:
-    return asked.upper() == code or asked.lower() == name
+    return asked.upper() in (code, code.removeprefix("DSG")) or asked.lower() == name
 
 
 def _fix(asked: str, known: Iterable[str]) -> str:

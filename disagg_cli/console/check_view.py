@@ -1,14 +1,17 @@
 """What `disagg check` and `disagg explain` show: for people, for GitHub's annotations, and as SARIF."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from disagg_cli import __version__
-from disagg_cli.findings.finding import Entry, Severity, catalogue
+from disagg_cli.findings.finding import Entry, Severity, catalogue, printable
+from disagg_cli.topology.places import Place
 
 if TYPE_CHECKING:
     from disagg_cli.findings.topology_report import Checked, Located
@@ -22,7 +25,7 @@ def check_view(checked: Sequence["Checked"]) -> RenderableType:
     parts: list[RenderableType] = []
     for one in checked:
         if one.findings or one.ignored:
-            parts += [Text(one.title, style="bold"), _table(one), Text()]
+            parts += [Text(printable(one.title), style="bold"), _table(one), Text()]
     return Group(*parts, _summary(checked))
 
 
@@ -45,7 +48,7 @@ def _table(one: "Checked") -> RenderableType:
 def _where(located: "Located", one: "Checked") -> str:
     """Line and column, with the file where that is another one (a base, or the command line)."""
     place = located.place
-    return f"{place.line}:{place.column}" if place.line and place.file == str(one.file) else str(place)
+    return printable(f"{place.line}:{place.column}" if place.line and place.file == str(one.file) else str(place))
 
 
 def _summary(checked: Sequence["Checked"]) -> Text:
@@ -63,12 +66,17 @@ def github(checked: Iterable["Checked"]) -> str:
     lines = []
     for one in checked:
         for located in one.findings:
-            found, place = located.finding, located.place
+            found, place = located.finding, _in_file(located, one)
             title = f"{found.code} {catalogue()[found.code].name}" + (f" [{one.variant}]" if one.variant else "")
             at = f"file={_property(place.file)},line={max(1, place.line)},col={max(1, place.column)}"
             message = _message(f"{found.message}\nfix: {found.fix}")
             lines.append(f"::{GITHUB[found.severity]} {at},title={_property(title)}::{message}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _in_file(located: "Located", one: "Checked") -> Place:
+    """The place, or the top of the file for what the command line said: annotations need a file."""
+    return located.place if located.place.line else Place(file=str(one.file), line=1, column=1)
 
 
 def _message(text: str) -> str:
@@ -81,8 +89,8 @@ def _property(text: str) -> str:
 
 def sarif(checked: Iterable["Checked"]) -> dict[str, Any]:
     """SARIF 2.1.0, for code scanning."""
-    located = [located for one in checked for located in one.findings]
-    codes = sorted({one.finding.code for one in located})
+    located = [(found, one) for one in checked for found in one.findings]
+    codes = sorted({found.finding.code for found, _ in located})
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -91,7 +99,7 @@ def sarif(checked: Iterable["Checked"]) -> dict[str, Any]:
                 "tool": {
                     "driver": {"name": "disagg", "version": __version__, "rules": [_rule(code) for code in codes]}
                 },
-                "results": [_result(one, codes) for one in located],
+                "results": [_result(found, _in_file(found, one), codes) for found, one in located],
             }
         ],
     }
@@ -109,16 +117,21 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(located: "Located", codes: list[str]) -> dict[str, Any]:
-    found, place = located.finding, located.place
+def _result(located: "Located", place: Place, codes: list[str]) -> dict[str, Any]:
+    found = located.finding
     region = {"startLine": max(1, place.line), "startColumn": max(1, place.column)}
     return {
         "ruleId": found.code,
         "ruleIndex": codes.index(found.code),
         "level": found.severity.value,
         "message": {"text": f"{found.message}\nFix: {found.fix}"},
-        "locations": [{"physicalLocation": {"artifactLocation": {"uri": place.file}, "region": region}}],
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(place.file)}, "region": region}}],
     }
+
+
+def _uri(file: str) -> str:
+    """A file as SARIF names it: relative to where the check ran, or with its scheme."""
+    return Path(file).as_uri() if Path(file).is_absolute() else quote(file)
 
 
 def explain_view(entry: Entry) -> RenderableType:

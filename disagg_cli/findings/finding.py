@@ -64,6 +64,8 @@ def catalogue() -> Mapping[str, Entry]:
     facts: dict[str, Mapping[str, Any]] = {}
     for name in CATALOGUES:
         facts |= read_facts(Path(__file__).with_name(name))
+    if without := [code for code, fact in facts.items() if not str(fact.get("source") or "").strip()]:
+        raise ValueError(f"rules without a source: {', '.join(without)}")
     return MappingProxyType(
         {code: Entry(**{**fact, "code": code, "severity": Severity(fact["severity"])}) for code, fact in facts.items()}
     )
@@ -73,5 +75,20 @@ def finding(code: str, message: str, *, where: str, fix: str | None = None) -> F
     """Make a finding of a known code; the catalogue gives severity, source, and the fix where none is better."""
     entry = catalogue()[code]
     return Finding(
-        code=code, severity=entry.severity, message=message, fix=fix or entry.fix, source=entry.source, where=where
+        code=code,
+        severity=entry.severity,
+        message=printable(message),
+        fix=printable(fix or entry.fix),
+        source=entry.source,
+        where=printable(where),
     )
+
+
+LONGEST = 2000
+"""Characters of one sentence: beyond that, nobody reads what a hostile file holds."""
+
+
+def printable(text: str) -> str:
+    """The text on one line, without what would steer a terminal or turn its direction of writing."""
+    shown = text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."

@@ -152,9 +152,32 @@ def _judged(spec: TopologySpec, facts: Facts, sglang: str | None) -> Judgement:
     counted, ignored = kept(deployment, every)
     needless = needless_ignores(deployment, every)
     return Judgement(
-        counted=tuple(_located(deployment, one) for one in (*counted, *needless)),
+        counted=_for_all_pools([_located(deployment, one) for one in (*counted, *needless)]),
         ignored=tuple((_located(deployment, one), deployment.ignore[one.code]) for one in ignored),
     )
+
+
+POOL = re.compile(r"(?:(?<=\bon )|(?<=\bfor )|(?<=\()|^)(?:prefill|decode)\b(?:\[\d+\])?(?!-)")
+"""How messages name a pool: on prefill, for decode[1], (prefill), decode: ..."""
+
+
+def _for_all_pools(located: Sequence[Located]) -> tuple[Located, ...]:
+    """One finding for what is said of several pools because of one place, such as a flag under `engine`."""
+    alike: dict[tuple[Any, ...], list[Located]] = {}
+    for one in located:
+        found, pools = one.finding, POOL.findall(one.finding.message)
+        said = POOL.sub("\0", found.message) if len(pools) == 1 else found.message
+        alike.setdefault((found.code, found.severity, one.place, found.fix, said), []).append(one)
+    return tuple(_together(group) for group in alike.values())
+
+
+def _together(group: Sequence[Located]) -> Located:
+    first = group[0]
+    pools = list(dict.fromkeys(pool for one in group for pool in POOL.findall(one.finding.message)))
+    if len(group) == 1 or len(pools) < 2:
+        return first
+    message = POOL.sub(f"{', '.join(pools[:-1])} and {pools[-1]}", first.finding.message)
+    return replace(first, finding=replace(first.finding, message=message))
 
 
 def _weight(located: Located) -> tuple[int, Place, str]:
@@ -221,7 +244,7 @@ def _layout(deployment: Deployment) -> tuple[KVLayout | None, Finding | None]:
         if deployment.executor == "local" and path.startswith(HERE) and local_path(path) is None:
             return None, finding("DSG206", f"{path}: no such folder", where="model")
         fix = f"did you mean {near}?" if near else error.fix
-        return None, finding("DSG205", f"{path}: {error.what}", where="model", fix=fix)
+        return None, finding("DSG205", f"{path[:80]}: {error.what}", where="model", fix=fix)
 
 
 @cache

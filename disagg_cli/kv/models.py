@@ -64,7 +64,7 @@ def config_for(model: str, *, download: Callable[[str], Path] | None = None) -> 
     if path and path.is_file():
         return _read_config(path), path.parent.name or model, str(path)
     if not _HUB_ID.fullmatch(model):
-        raise UsageError(f"no KV layout for model {model!r}", fix=FIX)
+        raise UsageError(f"no KV layout for model {model[:80]!r}", fix=FIX)
     if download is None:
         from disagg_cli.kv.hub import download_config
 

@@ -170,7 +170,7 @@ def _expected(detail: ErrorDetails, loc: Path) -> str:
     if detail["type"] in ("list_type", "dict_type", "model_type") and loc[-1] in SHAPES:
         return SHAPES[str(loc[-1])]
     if detail["type"] == "too_long":
-        return f"at most {detail['ctx']['max_length']} items, got {detail['ctx']['actual_length']:,}"
+        return f"at most {detail['ctx']['max_length']} items, got {len(detail['input']):,}"
     return EXPECTED.get(detail["type"]) or detail["msg"].removeprefix("Input should be ")
 
 

@@ -34,6 +34,7 @@ STAND_INS: Mapping[str, tuple[Any, Any]] = {
     "pp": (1, 2),
     "workers": (1, 2),
     "dp": (1, None),
+    "layers": (2, 1024),
 }
 """For fields that have to be there, and for sizes. None: what `tp` beside it says, which every dp divides."""
 

@@ -1,5 +1,6 @@
 """What is known of the platforms that a topology can name. Facts in platforms.yaml, each with its source."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,13 +24,14 @@ class Setting:
 class Platform:
     """One kind of machine. gpus_per_node 0 means that ranks run on CPU cores; memory_gb is 10^9 bytes per GPU.
 
-    scale_up and scale_out name links of kv/links.yaml: inside an NVLink domain, and between domains.
+    scale_up and scale_out name links of kv/links.yaml: inside an NVLink domain, and between domains. source: where each
+    fact is known from; keys name the facts, several by commas.
     """
 
     name: str
     device: str
     gpus_per_node: int
-    source: str
+    source: Mapping[str, str]
     architecture: str | None = None
     memory_gb: int | None = None
     nvlink_domain: int | None = None

@@ -7,6 +7,7 @@ Short forms are spelled out before validation, so that each field has one type:
 import difflib
 import ipaddress
 import re
+from collections import Counter
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from packaging.version import InvalidVersion, Version
@@ -36,6 +37,7 @@ MOST_WORKERS = 3000
 MOST_RANKS = 16_384
 """No deployment is larger, and a slip of the finger must not take minutes to be found."""
 MOST_POOLS = 64
+MOST_HOSTS = 4096
 MOST_FLAGS = 512
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -227,7 +229,7 @@ class SshSpec(Strict):
     one there that has SGLang, a path or a command. config: an ssh_config to use instead of the user's own.
     """
 
-    hosts: Annotated[list[Address], Field(min_length=1)]
+    hosts: Annotated[list[Address], Field(min_length=1, max_length=MOST_HOSTS)]
     domains: list[Positive] | None = None
     addresses: dict[Address, Address] = Field(default_factory=dict)
     python: Name = "python3"
@@ -250,7 +252,7 @@ class SshSpec(Strict):
     @classmethod
     def _each_once(cls, value: list[str]) -> list[str]:
         machines = [host.rpartition("@")[2] for host in value]
-        if twice := [host for host in dict.fromkeys(machines) if machines.count(host) > 1]:
+        if twice := [host for host, times in Counter(machines).items() if times > 1]:
             raise ValueError(f"expected each host once; more than once: {', '.join(twice)}")
         return value
 

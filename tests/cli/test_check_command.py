@@ -1,5 +1,6 @@
 """`disagg check` as a user runs it."""
 
+import io
 import json
 import re
 import time
@@ -219,6 +220,40 @@ def test_annotations_for_github(write):
     )
 
 
+def test_what_the_command_line_said_is_annotated_at_the_top_of_the_file(write):
+    file = write(SMALLEST)
+    line = disagg("check", file, "--set", "prefill.tp=3", "--format", "github").stdout.splitlines()[0]
+    assert line.startswith(f"::error file={file},line=1,col=1,title=DSG10")
+
+
+def test_a_file_is_a_uri_in_sarif(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(SMALLEST.replace("tp: 2", "tp: 3", 1), "a b,c.yaml")
+    for name, uri in (("a b,c.yaml", "a%20b%2Cc.yaml"), (tmp_path / "a b,c.yaml", f"file://{tmp_path}/a%20b%2Cc.yaml")):
+        (run,) = json.loads(disagg("check", name, "--format", "sarif").stdout)["runs"]
+        assert run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
+
+
+def test_nothing_steers_the_terminal(write):
+    """Neither what a file holds nor its name."""
+    text = SMALLEST.replace("demo", '"a\\e[31m"') + '"\\u202Eevil": 1\nengine: {args: {"x\\e]0;t\\a": 1}}\n'
+    done = disagg("check", write(text, "a\x1b[31mb.yaml"))
+    assert done.returncode == 3
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+
+
+def test_a_flag_under_engine_is_said_once_for_both_roles(write):
+    text = SMALLEST + "engine: {args: {page-size: 64, chunked-prefill-size: 1000}}\n"
+    messages = [one["message"] for one in findings(write(text)) if one["code"] == "DSG806"]
+    assert messages == ["chunked prefill size 1000 is no multiple of page size 64 on prefill and decode"]
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SMALLEST.replace("tp: 2", "tp: 3", 1).encode())))
+    (found, *_) = findings("-")
+    assert (found["code"], found["file"], found["line"]) == ("DSG102", "-", 4)
+
+
 def test_sarif(write):
     done = disagg("check", write(WRONG), "--format", "sarif")
     (run,) = json.loads(done.stdout)["runs"]
@@ -226,6 +261,46 @@ def test_sarif(write):
     assert result["level"] == "error"
     assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 14, "startColumn": 5}
     assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "DSG502"
+
+
+WIDE = SMALLEST.encode() + b"engine: {args: {" + b",".join(b"f%d: 1" % n for n in range(9000)) + b"}}\n"
+POOLS = SMALLEST.encode().replace(b"{tp: 2}", b"[" + b"{tp: 1}," * 1500 + b"]")
+VARIANTS = SMALLEST.encode() + b"variants:\n" + b"".join(b"  v%d: {decode: {tp: 1}}\n" % n for n in range(3000))
+WORKERS = SMALLEST.encode().replace(b"{tp: 2}", b"{tp: 4096, workers: 4096}")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (WIDE, "engine.args: expected at most 512 items, got 9,000"),
+        (POOLS, "expected at most 64 items, got 1,500"),
+        (VARIANTS, "variants: 3,000, more than 256"),
+        (WORKERS, "33,554,432 ranks; at most"),
+        (SMALLEST.encode().replace(b"synthetic", b"a" * 900_000), "no KV layout for model"),
+        (SMALLEST.encode().replace(b"synthetic", b"~nobody/x"), "no such folder"),
+        (
+            SMALLEST.encode().replace(b"synthetic", b"{synthetic: {layers: 1000000000}}"),
+            "equal to 1024, got 1000000000",
+        ),
+        (SMALLEST.encode().replace(b"tp: 2", b"tp: " + b"9" * 5000, 1), "a number of 5,000 characters"),
+    ],
+    ids=["flags", "pools", "variants", "workers", "a name", "nobody's home", "layers", "digits"],
+)
+def test_more_of_anything_than_there_can_be(tmp_path, content, said):
+    file = tmp_path / "t.yaml"
+    file.write_bytes(content)
+    document = checked(file)[1]
+    messages = [found["message"] for one in document["topologies"] for found in one["findings"]]
+    assert any(said in message for message in messages), messages
+    assert max(map(len, messages)) <= 2003
+
+
+def test_a_models_config_that_is_hostile(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    (tmp_path / "t.yaml").write_text(SMALLEST.replace("synthetic", str(tmp_path)))
+    (found,) = [one for one in findings(tmp_path / "t.yaml") if one["code"] == "DSG205"]
+    assert "nested too deep" in found["message"]
 
 
 BOMB = b"".join(b"l%d: &l%d [%s]\n" % (n, n, b",".join([b"*l%d" % (n - 1)] * 10)) for n in range(1, 9))
@@ -262,12 +337,20 @@ def test_a_folder_and_a_file_that_is_not_there(tmp_path):
 
 
 def test_two_hundred_files_in_a_second(write):
-    """Processor time after start-up: the machine may be busy with others."""
+    """After start-up, from the command line to the last byte of JSON: 0.6 s of processor time where it was written.
+
+    Each has six mistakes. Time of the processor, and the best of three: the machine may be busy with others.
+    """
     files = [write(WRONG.replace("name: wrong", f"name: n{n}"), f"{n}.yaml") for n in range(200)]
     checked(files[0])
+    assert min(_seconds(files) for _ in range(3)) < 1
+
+
+def _seconds(files):
     began = time.process_time()
-    disagg("check", *files)
-    assert time.process_time() - began < 2  # under one second where nothing else runs
+    done = disagg("check", *files, "--json")
+    assert done.stdout.count("DSG502") == 200
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)

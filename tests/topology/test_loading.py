@@ -237,7 +237,7 @@ def test_a_time_needs_no_quotes(load):
 
 def test_an_address_of_no_host(complaint):
     said = complaint(SMALLEST + "executor: {ssh: {hosts: [a], addresses: {b: 10.0.0.1}}}\n")
-    assert said == "t.yaml:6:26: executor.ssh.addresses: addresses of what is none of the hosts: b"
+    assert said == "t.yaml:6:30: executor.ssh.addresses: addresses of what is none of the hosts: b"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hello\n", "- name: demo\n", "&a [*a]\n"])
