@@ -22,6 +22,9 @@ def srtctl(
     variant: Annotated[
         str | None, typer.Option(help="Only this variant or sweep point of the recipe.", show_default=False)
     ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="The platform, where the recipe leaves it to the cluster.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write an srtctl recipe as a topology, and say what it could not carry over.
@@ -30,9 +33,12 @@ def srtctl(
     """
     from disagg_cli.console.sink import console, write_json
     from disagg_cli.errors import UsageError
+    from disagg_cli.topology.platforms import platforms
     from disagg_cli.topology.srtctl_variants import import_recipe
 
-    imported = import_recipe(recipe, variant)
+    if platform is not None and platform not in platforms():
+        raise UsageError(f"unknown platform {platform!r}", fix=f"known: {', '.join(platforms())}")
+    imported = import_recipe(recipe, variant, platform)
     err = console(as_json=True)
     if out:
         try:

@@ -11,19 +11,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from disagg_cli.errors import UsageError
-from disagg_cli.topology.managed_flags import ENGINE
+from disagg_cli.topology.managed_flags import ENGINE, ROUTER
 from disagg_cli.topology.platforms import platforms
 
 PLATFORMS = {"gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
-RELEASE = re.compile(r":v?(\d+\.\d+\.\d+(?:\.post\d+)?)\b")
+RELEASE = re.compile(r"(?:^|[:+-]v?|[:+-])(\d+\.\d+\.\d+(?:\.post\d+)?)\b")
+"""In a container's name: lmsysorg/sglang:v0.5.8-cu130, lmsysorg+sglang+v0.5.5.sqsh, or an alias 0.5.8.post1."""
 SIZES = {
     "tp": ("tp-size", "tensor-parallel-size", "tp"),
     "dp": ("dp-size", "data-parallel-size", "dp", "attn-dp-size", "attention-data-parallel-size"),
     "pp": ("pp-size", "pipeline-parallel-size", "pp"),
 }
+COLOCATE = "colocate"
+"""A decode that shares the nodes of prefill (schema 2); 0 nodes in schema 1."""
 BACKEND = "disaggregation-transfer-backend"
 CARRIED = {"name", "model", "resources", "slurm", "frontend", "backend", "benchmark", "roles", "engine", "schema"}
 CARRIED |= {"sbatch_directives", "environment"}
+READ = {
+    "model": ("path", "container", "precision"),
+    "resources": (
+        *("gpu_type", "gpus_per_node", "prefill_nodes", "decode_nodes", "agg_nodes"),
+        *("prefill_workers", "decode_workers", "agg_workers", "gpus_per_prefill", "gpus_per_decode", "gpus_per_agg"),
+    ),
+    "slurm": ("partition", "account", "time_limit"),
+    "backend": ("type", "sglang_config", "prefill_environment", "decode_environment", "aggregated_environment"),
+    "engine": ("type",),
+}
+"""What is read of each part of a recipe; the rest is named as not carried."""
+SCHEMAS = (1, 2)
 ROUTERS = ("sglang", "sglang-router")
 GSM8K = {
     "num_examples": "questions",
@@ -45,8 +60,10 @@ class Notes:
             self.lines.append(line)
 
 
-def convert(recipe: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """One recipe, its variants resolved, as the values of a topology."""
+def convert(recipe: Mapping[str, Any], notes: Notes, platform: str | None = None) -> dict[str, Any]:
+    """One recipe, its variants resolved, as the values of a topology. platform: in place of the recipe's GPU type."""
+    if recipe.get("schema", 1) not in SCHEMAS:
+        raise UsageError(f"schema {recipe['schema']!r} is not known; known: {', '.join(map(str, SCHEMAS))}")
     kind = _engine(recipe)
     if kind != "sglang":
         raise UsageError(f"the recipe is for {kind}; disagg starts SGLang", where=str(recipe.get("name")))
@@ -56,9 +73,14 @@ def convert(recipe: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     for key in recipe:
         if key not in CARRIED:
             notes.add(f"{key}: has no counterpart")
+    for part, known in READ.items():
+        value = recipe.get(part)
+        for key in value if isinstance(value, Mapping) else ():
+            if key not in known:
+                notes.add(f"{part}.{key}: has no counterpart")
     topology = {
         "name": _name(recipe),
-        "platform": _platform(recipe),
+        "platform": platform or _platform(recipe),
         "model": _model(recipe, roles, notes),
         **_shared(roles, recipe, notes),
         **_router(recipe, notes),
@@ -94,7 +116,10 @@ def _platform(recipe: Mapping[str, Any]) -> str:
     gpu = str(_mapping(recipe, "resources").get("gpu_type", "")).lower()
     name = PLATFORMS.get(gpu, gpu)
     if name not in platforms():
-        raise UsageError(f"resources.gpu_type: unknown {gpu!r}; known: {', '.join([*PLATFORMS, *platforms()])}")
+        said = (
+            f"resources.gpu_type: unknown {gpu!r}" if gpu else "resources.gpu_type: the recipe leaves it to the cluster"
+        )
+        raise UsageError(f"{said}; known: {', '.join([*PLATFORMS, *platforms()])}", fix="say it with --platform")
     return name
 
 
@@ -107,7 +132,7 @@ def _roles(recipe: Mapping[str, Any], notes: Notes) -> dict[str, dict[str, Any]]
     for role in [name for name in given if name not in ("prefill", "decode")]:
         notes.add(f"roles.{role}: disagg has prefill and decode workers only")
         del given[role]
-    per_node = _number(_mapping(recipe, "resources").get("gpus_per_node"))
+    per_node = _number(_mapping(recipe, "resources").get("gpus_per_node"), "resources.gpus_per_node")
     return {role: _role(role, value, per_node, notes) for role, value in given.items()}
 
 
@@ -126,9 +151,14 @@ def _roles_of_schema_1(recipe: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return roles
 
 
-def _number(value: Any) -> int | None:
+def _number(value: Any, what: str) -> int | None:
+    """A whole number above 0, None for nothing and for 0. UsageError for anything else, such as a {placeholder}."""
+    if value in (None, 0, "0", COLOCATE):
+        return None
     text = str(value)
-    return int(text) if text.isdigit() and int(text) > 0 else None
+    if isinstance(value, bool) or not text.isdigit() or len(text) > 6:
+        raise UsageError(f"{what}: expected a whole number, got {value!r}")
+    return int(text)
 
 
 def _role(role: str, given: Mapping[str, Any], per_node: int | None, notes: Notes) -> dict[str, Any]:
@@ -136,14 +166,14 @@ def _role(role: str, given: Mapping[str, Any], per_node: int | None, notes: Note
         str(key).lstrip("-").replace("_", "-"): value
         for key, value in _as_mapping(given.get("args"), f"{role} flags").items()
     }
-    workers, nodes = _number(given.get("workers")) or 1, _number(given.get("nodes"))
-    gpus = _number(given.get("gpus"))
+    workers = _number(given.get("workers"), f"{role}.workers") or 1
+    nodes, gpus = _number(given.get("nodes"), f"{role}.nodes"), _number(given.get("gpus"), f"{role}.gpus")
     if gpus is None and nodes and per_node and nodes * per_node % workers == 0:
         gpus = nodes * per_node // workers
     for key in given:
         if key not in ("workers", "nodes", "gpus", "args", "env"):
             notes.add(f"{role}.{key}: has no counterpart")
-    pool: dict[str, Any] = {"workers": workers, **_sizes(args), "gpus": gpus, "nodes": nodes}
+    pool: dict[str, Any] = {"workers": workers, **_sizes(role, args), "gpus": gpus, "nodes": nodes}
     pool["args"] = _args(args, notes)
     pool["env"] = _env(role, _as_mapping(given.get("env"), f"{role} environment"), notes)
     pool["served"] = args.get("served-model-name")
@@ -151,8 +181,11 @@ def _role(role: str, given: Mapping[str, Any], per_node: int | None, notes: Note
     return pool
 
 
-def _sizes(args: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = {size: next((_number(args[name]) for name in names if name in args), None) for size, names in SIZES.items()}
+def _sizes(role: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = {
+        size: next((_number(args[name], f"{role} {name}") for name in names if name in args), None)
+        for size, names in SIZES.items()
+    }
     attention = bool(args.get("enable-dp-attention")) or any(
         "attn-dp" in name or "attention-data" in name for name in args
     )
@@ -169,9 +202,23 @@ def _args(args: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     for name, value in args.items():
         if name == "disaggregation-bootstrap-port":
             notes.add(f"--{name} {value}: disagg gives each worker ports of its own, and tells the router")
-        elif name not in ENGINE and value is not None:
-            kept[name] = value if isinstance(value, str | int | float | bool) else json.dumps(value)
+        elif name in ENGINE:
+            if name not in KNOWN_ELSEWHERE:
+                notes.add(f"--{name} {value}: disagg sets it; say it with `{ENGINE[name]}`")
+        elif value is not None:
+            kept[name] = _value(value)
     return kept
+
+
+KNOWN_ELSEWHERE = {name for names in SIZES.values() for name in names}
+KNOWN_ELSEWHERE |= {"enable-dp-attention", "model-path", "model", "served-model-name", "disaggregation-mode"}
+
+
+def _value(value: Any) -> Any:
+    """A flag's value: several stay a list, a mapping becomes the JSON text that SGLang reads."""
+    if isinstance(value, list) and value and all(isinstance(item, str | int | float | bool) for item in value):
+        return value
+    return value if isinstance(value, str | int | float | bool) else json.dumps(value)
 
 
 def _env(role: str, env: Mapping[str, Any], notes: Notes) -> dict[str, str]:
@@ -181,14 +228,18 @@ def _env(role: str, env: Mapping[str, Any], notes: Notes) -> dict[str, str]:
             notes.add(f"{name}: Dynamo's, and disagg starts SGLang and its router")
         elif re.search(r"\{node(_id)?\}", str(value)):
             notes.add(f"{role} {name}={value}: the node's name is not filled in")
+        elif value is None:
+            notes.add(f"{role} {name}: has no value")
         else:
-            kept[str(name)] = str(value)
+            kept[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     return kept
 
 
 def _model(recipe: Mapping[str, Any], roles: Mapping[str, Any], notes: Notes) -> Any:
     """The hub id that the recipe serves the model as; its path is an alias that only the cluster knows."""
-    path = str(_mapping(recipe, "model").get("path", ""))
+    path = str(_mapping(recipe, "model").get("path") or roles["prefill"]["path"] or "")
+    if not path:
+        raise UsageError("model.path: the recipe names no model")
     served = roles["prefill"]["served"] or roles["decode"]["served"]
     for key in ("container", "precision"):
         if value := _mapping(recipe, "model").get(key):
@@ -240,7 +291,10 @@ def _router(recipe: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
         return {}
     args = {str(key).replace("_", "-"): value for key, value in _mapping(frontend, "args").items()}
     router: dict[str, Any] = {"policy": args.pop("policy")} if "policy" in args else {}
-    kept = {key: value for key, value in args.items() if isinstance(value, str | int | float | bool)}
+    kept = {key: _value(value) for key, value in args.items() if value is not None and key not in ROUTER}
+    for key in args:
+        if key in ROUTER:
+            notes.add(f"frontend.args.{key}: disagg sets it; say it with `{ROUTER[key]}`")
     return {"router": router | ({"args": kept} if kept else {})} if router or kept else {}
 
 

@@ -35,11 +35,17 @@ class Imported:
         return "\n".join(head) + "\n" + yaml.safe_dump(self.topology, sort_keys=False, width=100, allow_unicode=True)
 
 
-def import_recipe(file: Path, variant: str | None = None) -> Imported:
-    """Read a recipe. Several variants become `variants` on top of the first; `variant` takes one of them alone."""
+def import_recipe(file: Path, variant: str | None = None, platform: str | None = None) -> Imported:
+    """Read a recipe. Several variants become `variants` on top of the first; `variant` takes one of them alone.
+
+    platform: what the recipe runs on, where it leaves that to the cluster. UsageError for what is no recipe for SGLang.
+    """
     document, _ = parse(read(file), str(file))
     notes = Notes()
-    recipes = dict(itertools.islice(_recipes(document), MOST))
+    try:
+        recipes = dict(itertools.islice(_recipes(document), MOST))
+    except UsageError as error:
+        raise UsageError(error.what, where=str(file), fix=error.fix) from None
     if variant is not None:
         if variant not in recipes:
             names = ", ".join(recipes) or "none"
@@ -47,14 +53,27 @@ def import_recipe(file: Path, variant: str | None = None) -> Imported:
         recipes = {variant: recipes[variant]}
     if not recipes:
         raise UsageError(f"{file}: the sweep has no points")
-    try:
-        topologies = {name: convert(recipe, notes) for name, recipe in recipes.items()}
-    except UsageError as error:
-        raise UsageError(error.what, where=str(file), fix=error.fix) from None
+    topologies = _converted(recipes, notes, file, platform)
     (_, first), *rest = topologies.items()
     changes = {name: _difference(first, other) for name, other in rest}
     topology = first | ({"variants": changes} if changes else {})
     return Imported(recipe=file.name, topology=topology, left=tuple(notes.lines))
+
+
+def _converted(
+    recipes: Mapping[str, Mapping[str, Any]], notes: Notes, file: Path, platform: str | None
+) -> dict[str, dict[str, Any]]:
+    """Each recipe as a topology. A base that is no deployment by itself is left out: srtctl does not run it either."""
+    topologies = {}
+    for name, recipe in recipes.items():
+        try:
+            topologies[name] = convert(recipe, notes, platform)
+        except UsageError as error:
+            if name != "base" or len(recipes) == 1:
+                said = f"{name}: {error.what}" if len(recipes) > 1 else error.what
+                raise UsageError(said, where=str(file), fix=error.fix) from None
+            notes.add(f"base: {error.what}")
+    return topologies
 
 
 def _recipes(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -116,13 +135,15 @@ def _slice(node: Any, index: int) -> Any:
 
 def _swept(name: str, recipe: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The recipe once for each point of its sweep, with {placeholders} filled in."""
-    sweep = recipe.pop("sweep", None)
+    sweep = recipe.get("sweep")
+    recipe = {key: value for key, value in recipe.items() if key != "sweep"}
     if sweep is None:
         yield name, recipe
         return
     for number, point in enumerate(_points(sweep)):
         said = ",".join(f"{key}={value}" for key, value in point.items())
-        yield said or f"{name}_{number}", _filled(recipe, point)
+        said = said or f"{name}_{number}"
+        yield said if name == "base" else f"{name},{said}", _filled(recipe, point)
 
 
 def _points(sweep: Any) -> list[dict[str, Any]]:
@@ -134,14 +155,16 @@ def _points(sweep: Any) -> list[dict[str, Any]]:
     values = sweep.get("parameters") or {key: value for key, value in sweep.items() if key != "mode"}
     if not isinstance(values, dict) or not all(isinstance(value, list) for value in values.values()):
         raise UsageError("sweep: expected a list for each parameter")
-    together = (
-        zip(*values.values(), strict=False) if sweep.get("mode") == "zip" else itertools.product(*values.values())
-    )
+    if sweep.get("mode") == "zip" and len({len(value) for value in values.values()}) > 1:
+        raise UsageError(f"sweep: lists of different lengths ({', '.join(f'{k} {len(v)}' for k, v in values.items())})")
+    together = zip(*values.values(), strict=True) if sweep.get("mode") == "zip" else itertools.product(*values.values())
     return [dict(zip(values, point, strict=True)) for point in itertools.islice(together, MOST)]
 
 
 def _filled(node: Any, point: Mapping[str, Any]) -> Any:
     if isinstance(node, dict):
+        if len(node) == 1 and next(iter(node.values())) is None and next(iter(node)) in point:
+            return point[next(iter(node))]  # {name} without quotes, which YAML takes for a mapping
         return {key: _filled(value, point) for key, value in node.items()}
     if isinstance(node, list):
         return [_filled(item, point) for item in node]
@@ -153,8 +176,12 @@ def _filled(node: Any, point: Mapping[str, Any]) -> Any:
     return PLACEHOLDER.sub(lambda match: str(point.get(match[1], match[0])), node)
 
 
+USUAL = {"dp": 1, "pp": 1, "dp_attention": False, "workers": 1, "policy": "round_robin"}
+"""What fields that are left out mean: a variant has to say it where its base says something else."""
+
+
 def _difference(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What has to be laid over `base` to say what `other` says."""
+    """What has to be laid over `base` to say what `other` says. A null takes away what the base has."""
     changes: dict[str, Any] = {}
     for key, value in other.items():
         if key not in base:
@@ -164,4 +191,4 @@ def _difference(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
                 changes[key] = inner
         elif json.dumps(value) != json.dumps(base[key]):
             changes[key] = value
-    return changes
+    return changes | {key: USUAL.get(key) for key in base if key not in other}

@@ -7,6 +7,8 @@ import yaml
 from command_line import disagg
 from deployments import ROOT
 
+from disagg_cli.topology.loading import load_topology
+
 RECIPES = ROOT.parent / "shared/recipes/srtctl"
 
 ONE = """\
@@ -107,6 +109,91 @@ def test_variants(imported):
     assert imported(text, "--variant", "wide")[0]["decode"]["tp"] == 8
 
 
+def test_a_variant_that_takes_things_away(imported, tmp_path):
+    """Laid over the base again, each variant is what the recipe says."""
+    text = indented(TWO.replace("args: {tp-size: 4}, env", "args: {tp-size: 4, page-size: 64}, env")) + (
+        "override_plain:\n  roles: {prefill: {args: {page-size: null}, env: null}}\n  frontend: null\n"
+        "override_deep:\n  roles: {prefill: {args: {pp-size: 2, tp-size: 2}}}\n"
+    )
+    topology, _ = imported(text)
+    assert topology["variants"]["plain"] == {"prefill": {"args": None, "env": None}}
+    file = tmp_path / "t.yaml"
+    file.write_text(yaml.safe_dump(topology))
+    for name in ("plain", "deep"):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(imported(text, "--variant", name)[0]))
+        alone, laid = load_topology(tmp_path / f"{name}.yaml"), load_topology(file, variant=name)
+        assert laid.model_dump() == alone.model_dump()
+
+
+def test_a_base_that_is_no_deployment_by_itself(imported):
+    """srtctl runs the variants, and the base only where it is asked for."""
+    head, roles = TWO.split("roles:\n")
+    text = indented(head) + "override_a:\n  roles:\n" + "".join(f"  {line}\n" for line in roles.splitlines()[:2])
+    topology, left = imported(text)
+    assert topology["prefill"]["tp"] == 4
+    assert "variants" not in topology
+    assert "base: the recipe has no prefill and no decode workers; disagg is for both" in left
+
+
+def test_a_sweep_of_variants(imported):
+    text = indented(TWO.replace("args: {tp-size: 4}, env", 'args: {tp-size: "{tp}"}, env') + "sweep: {tp: [2, 4]}\n")
+    topology, _ = imported(text + "override_b:\n  name: b\n")
+    assert list(topology["variants"]) == ["tp=4", "b,tp=2", "b,tp=4"]
+    assert topology["variants"]["b,tp=4"] == {"name": "b", "prefill": {"tp": 4}}
+
+
+def test_a_placeholder_without_quotes(imported):
+    """As srt-slurm's documentation of sweeps writes it; YAML takes it for a mapping."""
+    topology, _ = imported(
+        TWO.replace("args: {tp-size: 4}, env", "args: {tp-size: { tp }}, env") + "sweep: {tp: [2, 4]}\n"
+    )
+    assert (topology["prefill"]["tp"], topology["variants"]) == (2, {"tp=4": {"prefill": {"tp": 4}}})
+
+
+def test_values_stay_what_they_are(imported):
+    """A time that YAML 1.1 makes seconds of, a list of sizes, a mapping that SGLang reads as JSON, a truth value."""
+    args = "args: {tp-size: 4, cuda-graph-bs: [1, 2, 4], json-model-override-args: {a: 1}}, env"
+    text = TWO.replace("args: {tp-size: 4}, env", args).replace('{A: "010"}', "{A: 010, B: true, C: 1.10}")
+    topology, _ = imported(text + "slurm: {time_limit: 4:00:00}\n")
+    assert topology["executor"]["slurm"]["time"] == "4:00:00"
+    assert topology["prefill"]["args"] == {"cuda-graph-bs": [1, 2, 4], "json-model-override-args": '{"a": 1}'}
+    assert topology["prefill"]["env"] == {"A": "010", "B": "true", "C": "1.10"}
+
+
+@pytest.mark.parametrize(
+    ("container", "release"),
+    [
+        ("lmsysorg/sglang:v0.5.8-cu130", "0.5.8"),
+        ("lmsysorg+sglang+v0.5.5.post2.sqsh", "0.5.5.post2"),
+        ("0.5.6.post2", "0.5.6.post2"),
+        ("dynamo-sglang", None),
+        ("nightly-dev-cu13-20260520", None),
+    ],
+)
+def test_the_release_is_that_of_the_container(imported, container, release):
+    topology, _ = imported(ONE.replace("lmsysorg/sglang:v0.5.17-cu130", container))
+    assert topology["engine"].get("sglang") == release
+
+
+def test_nothing_is_left_out_silently(imported):
+    text = ONE.replace("gpu_type: gb200,", "gpu_type: gb200, het_jobs: true,").replace(
+        "page_size: 64,", "page_size: 64, host: a,"
+    )
+    _, left = imported(
+        text.replace("type: sglang, args", "type: sglang, env: {A: b}, args") + "health_check: {max_attempts: 3}\n"
+    )
+    assert {"health_check: has no counterpart", "resources.het_jobs: has no counterpart"} <= set(left)
+    assert {"--host a: disagg sets it; say it with `executor`", "frontend.env: disagg starts one router"} <= set(left)
+
+
+def test_the_clusters_platform(tmp_path):
+    (tmp_path / "r.yaml").write_text(TWO.replace("gpu_type: h100, ", ""))
+    done = disagg("import", "srtctl", tmp_path / "r.yaml")
+    assert (done.returncode, "say it with --platform" in done.stderr) == (2, True)
+    assert "platform: h200\n" in disagg("import", "srtctl", tmp_path / "r.yaml", "--platform", "h200").stdout
+    assert disagg("import", "srtctl", tmp_path / "r.yaml", "--platform", "x").returncode == 2
+
+
 def test_a_sweep(imported):
     text = TWO.replace("args: {tp-size: 4}, env", 'args: {tp-size: "{tp}"}, env')
     topology, _ = imported(text + "sweep:\n  - {tp: 2}\n  - {tp: 4}\n")
@@ -138,6 +225,18 @@ def test_a_file_that_check_reads(tmp_path):
         (TWO.replace("h100", "v100"), "resources.gpu_type: unknown 'v100'"),
         (TWO.replace("  decode:", "  agg:"), "the recipe has no decode workers"),
         ("base: 3\n", "base: expected a mapping"),
+        (TWO.replace("schema: 2", "schema: 3"), "schema 3 is not known; known: 1, 2"),
+        (
+            TWO.replace("workers: 1, gpus: 4, args", "workers: two, gpus: 4, args", 1),
+            "prefill.workers: expected a whole number",
+        ),
+        (
+            TWO.replace("args: {tp-size: 4}, env", "args: {tp-size: '{tp}'}, env"),
+            "prefill tp-size: expected a whole number",
+        ),
+        (TWO.replace("{path: /models/m}", "{container: c}"), "model.path: the recipe names no model"),
+        (TWO + "sweep: {mode: zip, a: [1, 2], b: [1]}\n", "sweep: lists of different lengths (a 2, b 1)"),
+        (TWO + "name: again\n", "r.yaml:10:1: `name` stands twice"),
         ("- 1\n", "expected a mapping"),
     ],
 )
