@@ -59,9 +59,9 @@ def second_ucx(case: Case) -> Iterator[Finding]:
 
 def _named(pool: Pool) -> tuple[str, list[str]]:
     """Where a pool names its adapters, and which."""
-    nets = pool.worker.env.get("UCX_NET_DEVICES")
-    if nets:
-        return "env.UCX_NET_DEVICES", [name.partition(":")[0] for name in nets.split(",") if name.startswith("mlx5")]
+    if nets := pool.worker.env.get("UCX_NET_DEVICES"):
+        names = [name.strip() for name in nets.split(",")]
+        return "env.UCX_NET_DEVICES", [n.partition(":")[0] for n in names if ":" in n or n.startswith("mlx5")]
     device = str(arg(pool, "disaggregation-ib-device") or "")
     names = [] if "{" in device else [name.strip() for name in device.split(",") if name.strip()]
     return "args.disaggregation-ib-device", names
@@ -91,7 +91,9 @@ def far_adapter(case: Case) -> Iterator[Finding]:
             near = {rail.name for rail in rails.values() if gpus & set(rail.gpus)}
             far = [name for name in names if name in rails and near and name not in near]
             if far:
-                message = f"{worker.name} on GPUs {sorted(gpus)} uses {far[0]}; nearer: {', '.join(sorted(near))}"
+                node = rails[far[0]].numa
+                at = f"{far[0]}" + (f" (NUMA node {node})" if node is not None else "")
+                message = f"{worker.name} on GPUs {sorted(gpus)} uses {at}; nearer: {', '.join(sorted(near))}"
                 yield finding("DSG732", message, where=f"{pool.where}.{where}")
 
 
