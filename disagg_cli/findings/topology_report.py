@@ -13,7 +13,7 @@ from disagg_cli.findings.finding import Finding, Severity, finding
 from disagg_cli.findings.report import Overlay, report_plan
 from disagg_cli.findings.topology_rules import judge_topology, kept, needless_ignores
 from disagg_cli.kv.layout import KVLayout
-from disagg_cli.kv.models import layout_for, layout_from_config, local_path, packaged_models
+from disagg_cli.kv.models import cached_config, layout_for, layout_from_config, local_path, packaged_models
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.topology.complaints import nearest
 from disagg_cli.topology.deployment import Deployment, Worker
@@ -238,12 +238,12 @@ def _layout(deployment: Deployment) -> tuple[KVLayout | None, Finding | None]:
         return _known_layout(path), None
     except DisaggError as error:
         by_name = {known.rpartition("/")[2]: known for known in packaged_models()}
-        near = by_name.get(nearest(path.rpartition("/")[2], by_name, cutoff=0.8) or "")
+        near = by_name.get(nearest(path.rpartition("/")[2], by_name, cutoff=0.85) or "")
         if nearest(path, ["synthetic"], cutoff=0.88):
             return None, finding("DSG206", f"{path}: no such model", where="model", fix="did you mean `synthetic`?")
         if deployment.executor == "local" and path.startswith(HERE) and local_path(path) is None:
             return None, finding("DSG206", f"{path}: no such folder", where="model")
-        fix = f"did you mean {near}?" if near else error.fix
+        fix = f"did you mean {near}? If not: {error.fix}" if near else error.fix
         return None, finding("DSG205", f"{path[:80]}: {error.what}", where="model", fix=fix)
 
 
@@ -260,6 +260,9 @@ def _known_layout(model: str) -> KVLayout:
 
 
 def _do_not_fetch(model: str) -> Path:
+    """The model's config.json in the Hugging Face cache, where `disagg plan` or a server has put it."""
+    if cached := cached_config(model):
+        return cached
     raise UsageError(
         f"no KV layout of {model} is packaged, and `disagg check` fetches nothing",
         fix="`disagg plan --model` fetches the config.json once; or name a folder that has it",

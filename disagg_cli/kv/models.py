@@ -1,6 +1,7 @@
 """Where a model's KV layout comes from: the packaged facts, a config.json on disk, or one from the Hugging Face hub."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -79,6 +80,21 @@ def local_path(model: str) -> Path | None:
         return path if path.exists() else None
     except (OSError, RuntimeError, ValueError):  # too long, a home that nobody has, a NUL
         return None
+
+
+def cached_config(model: str) -> Path | None:
+    """A hub model's config.json in the Hugging Face cache, of the newest snapshot; None where there is none.
+
+    The cache's layout: huggingface_hub, "Understand caching". Looked up by hand, for importing it takes a second.
+    """
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    found = sorted(hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json"), key=_when)
+    return found[-1] if found else None
+
+
+def _when(path: Path) -> float:
+    return path.parent.stat().st_mtime
 
 
 MOST_CONFIG_BYTES = 4 << 20

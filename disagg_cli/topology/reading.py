@@ -25,7 +25,7 @@ MAX_DEPTH = 32
 MAX_PROBLEMS = 200
 
 MERGE = "tag:yaml.org,2002:merge"
-INT, FLOAT, TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "str"))
+INT, FLOAT, BOOL, TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "str"))
 PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 VERBATIM = ("env", "args", "environment", "prefill_environment", "decode_environment", "aggregated_environment")
 """Mappings whose numbers go to other programs as they are written: 010 and 1.10 would come out as 8 and 1.1."""
@@ -172,9 +172,9 @@ class _Reader:
         except (KeyError, AttributeError, IndexError):  # `!!bool abc`, `!!timestamp abc`, `!!int ""`
             self._wrong(node, path, f"{node.value!r} is no {node.tag.rpartition(':')[2]}")
             return None
-        if tag in (INT, FLOAT):
-            return self._as_written(value, node.value, path)
-        return value
+        if tag == BOOL and path[-2:-1] == ("env",):
+            return node.value  # `yes` is what the program is to read, and not `true`
+        return self._as_written(value, node.value, path) if tag in (INT, FLOAT) else value
 
     @staticmethod
     def _as_written(value: Any, text: str, path: places.Path) -> Any:

@@ -9,6 +9,8 @@ import pytest
 from command_line import disagg
 from deployments import ROOT
 
+from disagg_cli.topology.synthetic import SyntheticModel
+
 SMALLEST = """\
 name: demo
 platform: cpu
@@ -246,6 +248,17 @@ def test_a_flag_under_engine_is_said_once_for_both_roles(write):
     text = SMALLEST + "engine: {args: {page-size: 64, chunked-prefill-size: 1000}}\n"
     messages = [one["message"] for one in findings(write(text)) if one["code"] == "DSG806"]
     assert messages == ["chunked prefill size 1000 is no multiple of page size 64 on prefill and decode"]
+
+
+def test_a_model_whose_config_has_been_fetched_before(write, tmp_path, monkeypatch):
+    """By `disagg plan`, or by a server: `disagg check` itself fetches nothing."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    text = SMALLEST.replace("synthetic", "somebody/model")
+    assert "DSG205" in {one["code"] for one in findings(write(text))}
+    folder = tmp_path / "models--somebody--model/snapshots/abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(SyntheticModel().config()))
+    assert findings(write(text + "\n# again\n", "again.yaml")) == []
 
 
 def test_standard_input(monkeypatch):
