@@ -7,8 +7,11 @@ usual copy-and-truncate loses what is written between the two.
 """
 
 import ctypes
+import errno
 import os
 from pathlib import Path
+
+from disagg_cli.errors import LaunchFailed
 
 LEAST = 64 * 1024
 """Bytes. With less than this a disk counts as full: no log can take more than a few lines."""
@@ -27,6 +30,17 @@ def room(folder: Path) -> int:
     except OSError:
         return LEAST  # it has gone, which is said elsewhere
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether something could not be written because the disk, or the user's share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def no_room(folder: Path, error: OSError) -> LaunchFailed:
+    """What to say where a launch cannot go on for that."""
+    fix = "make room, or set DISAGG_HOME to a folder on a larger disk"
+    return LaunchFailed(f"disk full: {error.strerror}", where=str(error.filename or folder), fix=fix)
 
 
 def trim(log: Path, *, head: int = HEAD, tail: int = TAIL, most: int = MOST) -> int:

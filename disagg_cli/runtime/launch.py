@@ -6,33 +6,22 @@ import signal
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from disagg_cli import secrets
 from disagg_cli.connector import overlay
-from disagg_cli.engine.commands import Command
 from disagg_cli.engine.installed import versions
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
-from disagg_cli.evals.compare import Comparison, Limits
-from disagg_cli.evals.data import load as load_questions
-from disagg_cli.evals.data import load_shots
-from disagg_cli.evals.paired import run_pair
-from disagg_cli.evals.report import EvalReport
-from disagg_cli.evals.run import Progress, run_gsm8k
-from disagg_cli.evals.settings import EvalSettings
 from disagg_cli.executors.protocol import Executor
 from disagg_cli.findings.finding import Finding
 from disagg_cli.rehearsal.synthetic import materialize
-from disagg_cli.runtime import hosts, logs, restart, rundir
+from disagg_cli.runtime import disk, evaluation, hosts, logs, restart, rundir
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.proof import Proof
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
 from disagg_cli.runtime.supervisor import ProcessDied, Supervisor
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
-from disagg_cli.topology.deployment import Deployment
-from disagg_cli.topology.spec import GsmSpec
 from disagg_cli.topology.written import written_out
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -51,7 +40,16 @@ class Options:
 
 
 def record(prepared: Prepared, directory: RunDir) -> Recorder:
-    """Write down what is about to be started, and begin the run's record."""
+    """Write down what is about to be started, and begin the run's record. LaunchFailed if the disk is full."""
+    try:
+        return _record(prepared, directory)
+    except OSError as error:
+        if disk.is_full(error):
+            raise disk.no_room(directory.path, error) from None
+        raise
+
+
+def _record(prepared: Prepared, directory: RunDir) -> Recorder:
     directory.write_text("topology.yaml", _without_secrets(prepared))
     directory.write("plan.json", prepared.plan_document())
     directory.write("versions.json", {"schema": "disagg.versions/1", "versions": versions()})
@@ -97,26 +95,12 @@ async def check_machine(prepared: Prepared) -> tuple[Finding, ...]:
     """
     found = await hosts.look_at_hosts(prepared)
     hosts.refuse(found)
-    _check_eval(prepared)
+    evaluation.check(prepared)
     return found
 
 
-def _check_eval(prepared: Prepared) -> None:
-    """Have the questions before hours of loading, not after. UsageError says which file to put where."""
-    if spec := prepared.deployment.eval.gsm8k:
-        data = Path(spec.data) if spec.data else None
-        load_questions(spec.dataset, data)
-        load_shots(spec.dataset, spec.shots, data)
-
-
-class View(Protocol):
+class View(evaluation.Reporter, Protocol):
     """Who shows a launch while it goes on."""
-
-    def report(self, report: EvalReport) -> None:
-        """Show an eval's result."""
-
-    def comparison(self, comparison: Comparison) -> None:
-        """Show how the answers compare with an aggregated server's."""
 
     def serving(self) -> None:
         """Say where everything is."""
@@ -146,6 +130,13 @@ class Launch:
             except DisaggError as error:
                 self._ended(error.exit_code, error.what)
                 raise
+            except OSError as error:
+                if not disk.is_full(error):
+                    self._ended(1, f"internal error: {type(error).__name__}: {error}")
+                    raise
+                failed = disk.no_room(self.recorder.directory.path, error)
+                self._ended(failed.exit_code, failed.what)
+                raise failed from None
             except BaseException as error:
                 self._ended(1, f"internal error: {type(error).__name__}: {error}")
                 raise
@@ -246,7 +237,7 @@ class Launch:
         await self._start_workers(supervisor)
         await supervisor.start([self.prepared.router])  # it needs healthy workers, and starts while pairs are proven
         await Proof(self.prepared, self.recorder, self.timeouts).obtain()
-        await self._evaluate(supervisor)
+        self.eval_error = await evaluation.evaluate(self.prepared, supervisor, self.recorder, self.view)
         if not self.options.exit_after_eval:
             await self._serve()
 
@@ -298,37 +289,6 @@ class Launch:
                 )
             self.recorder.event("overlay", f"{worker.name}: {lines[-1]}")
 
-    async def _evaluate(self, supervisor: Supervisor) -> None:
-        """Run the evals that the topology names. A gate that fails decides the exit code once the run ends."""
-        spec = self.deployment.eval.gsm8k
-        if spec is None:
-            return
-        workers = tuple(worker.url for worker in self.deployment.workers)
-        settings, folder = settings_of(spec, self.deployment, workers), self.recorder.directory.path / "eval"
-        if self.prepared.aggregated:
-            await self._compare(supervisor, self.prepared.aggregated, settings, folder)
-            return
-        self.recorder.run_phase("evaluating", "GSM8K answers")
-        report = await run_gsm8k(settings, self.deployment.router.url, folder, self._eval_progress)
-        self.recorder.event("eval", f"gsm8k: {report.verdict.outcome}")
-        self.view.report(report)
-        self.eval_error = report.error()
-
-    async def _compare(self, supervisor: Supervisor, server: Command, settings: EvalSettings, folder: Path) -> None:
-        """Ask an aggregated server the same questions. It starts only now, so that the proof had the cores."""
-        self.recorder.run_phase("evaluating", "the aggregated server to be healthy")
-        url = self.prepared.urls[server.name]
-        await supervisor.start([server])
-        await supervisor.healthy({server.name: url})
-        self.recorder.run_phase("evaluating", "GSM8K answers of both")
-        comparison = await run_pair(settings, url, self.deployment.router.url, folder, Limits(), self._eval_progress)
-        self.recorder.event("eval", f"gsm8k against the aggregated server: {comparison.outcome}")
-        self.view.comparison(comparison)
-        self.eval_error = comparison.error()
-
-    def _eval_progress(self, progress: Progress) -> None:
-        self.recorder.state.waiting_for = f"GSM8K answers, {progress.done} of {progress.planned}"
-
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """Listen to signals, but for those that whoever started us had us ignore, as `nohup` does."""
@@ -336,7 +296,7 @@ class Launch:
         before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
         heard = {signum: handler for signum, handler in before.items() if handler is not signal.SIG_IGN}
         for signum in heard:
-            loop.add_signal_handler(signum, self._signalled)
+            loop.add_signal_handler(signum, self._signalled, signum)
         try:
             yield
         finally:
@@ -344,30 +304,15 @@ class Launch:
                 loop.remove_signal_handler(signum)
                 signal.signal(signum, handler)
 
-    def _signalled(self) -> None:
+    def _signalled(self, signum: signal.Signals) -> None:
         """The first signal asks for a stop; a second one skips the time of grace."""
         if self.stop_asked.is_set():
             self.hurry.set()
         self.stop_asked.set()
+        wish = "to stop at once" if self.hurry.is_set() else "to stop"
+        with contextlib.suppress(LaunchFailed):  # a record that cannot be written stops nobody from stopping
+            self.recorder.event("signal", f"{signum.name}: asked {wish}", signal=signum.name)
 
     def _ended(self, exit_code: int, reason: str) -> None:
         self.recorder.state.exit_code, self.recorder.state.reason = exit_code, reason
         self.recorder.run_phase("ended")
-
-
-def settings_of(spec: GsmSpec, deployment: Deployment, workers: tuple[str, ...]) -> EvalSettings:
-    """What the topology says about the eval, as the eval wants it."""
-    return EvalSettings(
-        dataset=spec.dataset,
-        data=Path(spec.data) if spec.data else None,
-        questions=spec.questions,
-        shots=spec.shots,
-        concurrency=spec.concurrency,
-        max_tokens=spec.max_tokens,
-        baseline=spec.baseline,
-        margin=spec.margin,
-        seed=spec.seed,
-        model=deployment.model.served_name,
-        workers=workers,
-        synthetic_weights=deployment.model.synthetic is not None,
-    )

@@ -1,7 +1,6 @@
 """What a run is doing now: in memory, in state.json for other terminals, and line by line in events.jsonl."""
 
 import contextlib
-import errno
 import os
 import socket
 import time
@@ -19,7 +18,6 @@ from disagg_cli.runtime.crash import Crash
 from disagg_cli.runtime.phases import Phase, RunPhase, may_follow, run_may_follow
 from disagg_cli.runtime.rundir import RunDir
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
 MOST_UNWRITTEN = 10_000
 """Events that wait for space on a full disk; older ones are lost."""
 
@@ -196,7 +194,7 @@ class Recorder:
         try:
             yield
         except OSError as error:
-            if error.errno in FULL:
+            if disk.is_full(error):
                 self.disk(self._full())
             elif not self.ending:
                 raise LaunchFailed(
