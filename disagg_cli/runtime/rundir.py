@@ -4,6 +4,7 @@ state.json."""
 import errno
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -117,11 +118,14 @@ def current() -> RunDir:
 
 
 def find(run: str | None) -> RunDir:
-    """The run of this name, or the current one. UsageError names the runs that exist."""
+    """The run of this name, the newest of a topology of this name, or the current one. UsageError names what exists."""
     if run is None:
         return current()
     known = {path.name: path for path in sorted((home() / "runs").glob("*"), key=lambda path: path.stat().st_mtime)}
     if run not in known:
+        stamped = re.compile(rf"{re.escape(run)}-\d{{8}}-\d{{6}}(-\d+)?")
+        if of_topology := [name for name in known if stamped.fullmatch(name)]:
+            return RunDir(known[of_topology[-1]])
         newest = ", ".join(list(known)[-5:])
         raise UsageError(f"no run called {run}", fix=f"the newest are: {newest}" if newest else NO_RUN.fix)
     return RunDir(known[run])

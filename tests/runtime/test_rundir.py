@@ -74,6 +74,15 @@ def test_a_run_by_name(home):
     assert rundir.find(first.path.name) == first
 
 
+def test_the_newest_run_of_a_topology(home):
+    """Of several side by side, each can be named by its topology."""
+    runs = [rundir.create(name) for name in ("one", "one", "one-more")]
+    for number, run in enumerate(runs):
+        os.utime(run.path, (number, number))
+    assert rundir.find("one") == runs[1]
+    assert rundir.find("one-more") == runs[2]
+
+
 @pytest.mark.parametrize("name", ["nope", "", ".", "..", "../runs"])
 def test_an_unknown_run(home, name):
     """The newest are named, not the last of the alphabet."""
