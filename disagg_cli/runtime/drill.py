@@ -4,7 +4,6 @@ import json
 import os
 import re
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -135,8 +134,8 @@ def _shown(directory: RunDir) -> str:
 def _proof_seconds(directory: RunDir) -> float:
     """From the first request of the proof to its end."""
     events = [json.loads(line) for line in (directory.path / "events.jsonl").read_text().splitlines()]
-    phases = [(event["phase"], event["at"]) for event in events if event["kind"] == "run"]
-    begun = next((at for phase, at in phases if phase == "probing"), time.time())
+    phases = [(event["phase"], event["t"]) for event in events if event["kind"] == "run"]
+    begun = next((at for phase, at in phases if phase == "probing"), 0.0)
     ended = next((at for phase, at in phases if phase == "stopping"), begun)
     return round(max(0.0, ended - begun), 1)
 
