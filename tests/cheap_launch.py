@@ -37,6 +37,7 @@ class CheapLaunch:
         self.folder = folder
         self.ports = free_ports(blocks) if ports is None else ports
         self.before = set(self._runs())
+        self._run: Path | None = None
         config = folder / f"t{self.ports}.yaml"
         fixed = {
             "ports": self.ports,
@@ -78,8 +79,9 @@ class CheapLaunch:
     @property
     def run(self) -> Path:
         """Its run directory."""
-        (new,) = set(self._runs()) - self.before
-        return new
+        if self._run is None:
+            (self._run,) = set(self._runs()) - self.before
+        return self._run
 
     @property
     def state(self) -> dict[str, Any]:

@@ -1,17 +1,13 @@
 """What a launch shows, and where everything is."""
 
 import io
-import time
 
 import pytest
 from deployments import ROOT
 from rich.console import Console
-from runs import a_run, gone, process
+from runs import a_run, process
 
 from disagg_cli.console.launch_view import LaunchView, dry_run, show_plan, where_everything_is
-from disagg_cli.console.status_view import COLOURS, print_log_line, status_table
-from disagg_cli.runtime import control
-from disagg_cli.runtime.phases import Phase
 from disagg_cli.runtime.prepare import prepare
 
 
@@ -70,37 +66,6 @@ def test_a_live_table_on_a_terminal(recorder):
     assert "waiting for 2 pairs to move KV" in shown
 
 
-def test_every_phase_has_a_colour():
-    assert set(COLOURS) == set(Phase.__args__)
-
-
-def test_the_status_of_a_run(recorder):
-    recorder.process_phase("decode-0", "proven")
-    shown = text(status_table(control.status(recorder.directory)))
-    first, router, _, *rows = shown.splitlines()
-    assert first.rstrip() == f"{recorder.state.run}: starting for 0 s"
-    assert router.rstrip() == "router http://127.0.0.1:8000"
-    assert [row.split()[:2] for row in rows] == [["prefill-0", "starting"], ["decode-0", "KV"], ["router", "starting"]]
-
-
-def test_the_status_of_a_run_that_has_ended(recorder):
-    recorder.state.exit_code, recorder.state.reason = 4, "decode-0 died: [exit code 1]"
-    recorder.run_phase("ended")
-    shown = text(status_table(control.status(recorder.directory)))
-    assert "ended, exit code 4: decode-0 died: [exit code 1]" in shown
-
-
-def test_the_status_of_a_lost_run_says_what_to_do(home):
-    shown = text(status_table(control.status(a_run(process("decode-0"), supervisor=gone()).directory)))
-    assert "lost, its supervisor is gone; `disagg stop` ends what is left" in shown
-
-
-def test_how_long(recorder):
-    recorder.state.processes["decode-0"].clock = time.monotonic() - 75
-    recorder.save()
-    assert "75 s" in text(status_table(control.status(recorder.directory)))
-
-
 def test_where_everything_is(recorder):
     shown = text(where_everything_is(recorder.directory))
     assert "http://127.0.0.1:8000/v1/completions" in shown
@@ -122,9 +87,3 @@ def test_the_plan_and_the_commands(home):
     assert [block.splitlines() for block in blocks] == [
         [f"# {c.name} on localhost", c.shell()] for c in prepared.commands
     ]
-
-
-@pytest.mark.parametrize(("prefix", "line"), [(True, "decode-0     | [x] :100:\n"), (False, "[x] :100:\n")])
-def test_a_line_of_a_log(capsys, prefix, line):
-    print_log_line("decode-0", "[x] :100:", prefix=prefix)
-    assert capsys.readouterr().out == line

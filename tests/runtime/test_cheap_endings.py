@@ -40,6 +40,7 @@ def serving(launch):
     def start(**changes):
         one = launch(**changes)
         one.wait_for(" s  serving")
+        assert one.run.is_dir()  # known before another one is started
         return one
 
     return start
@@ -95,6 +96,27 @@ def test_disagg_itself_is_killed(serving):
         "ended",
         {"prefill-0", "decode-0", "decode-1", "router"},
     )
+
+
+def test_runs_side_by_side_and_one_that_is_lost(serving):
+    """`disagg ps` lists both; `--clean` ends what is left of the lost one, and touches nothing of the other."""
+    lost, other = serving(name="lost"), serving(name="other")
+    assert [run["phase"] for run in json.loads(other.disagg("ps", "--json").stdout)["runs"]] == ["serving"] * 2
+    lost.process.kill()
+    lost.process.wait(5)
+    listed = json.loads(other.disagg("ps", "--json").stdout)["runs"]
+    assert {run["name"]: (run["phase"], run["stale"]) for run in listed} == {
+        "lost": ("lost", True),
+        "other": ("serving", False),
+    }
+    cleaned = json.loads(other.disagg("ps", "--clean", "--json").stdout)
+    (done,) = cleaned["cleaned"]
+    assert set(done["leftovers"]) == {"prefill-0", "decode-0", "decode-1", "router"}
+    assert [run["name"] for run in cleaned["runs"]] == ["other"]
+    assert lost.left() == {}
+    assert len(other.left()) == 4
+    other.process.send_signal(signal.SIGTERM)
+    assert other.ended() == 0
 
 
 def test_a_stop_from_another_terminal(serving):
