@@ -56,7 +56,7 @@ class Evidence:
         """Whether somebody else ended it. SGLang ends itself by SIGKILL too, once a rank has failed, and says so."""
         if CRASH.search(self.text.encode()) and not _OF_A_RANK.search(self.text):
             return False
-        return not self.codes - FROM_OUTSIDE
+        return bool(self.codes) and self.codes <= FROM_OUTSIDE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,10 @@ def oom_kills() -> int:
 
 
 def signs(codes: set[int], kills_before: int, folder: Path) -> frozenset[Sign]:
-    """What the machine says of a process that ended with these exit codes. kills_before: oom_kills() at its start."""
+    """What the machine says of a process that ended with these exit codes.
+
+    kills_before: oom_kills() a few seconds ago. folder: where its log is.
+    """
     found: set[Sign] = set()
     if -9 in codes and oom_kills() > kills_before:
         found.add("oom_killer")

@@ -7,6 +7,8 @@ from pathlib import Path
 LOADING = re.compile(rb"Init torch distributed begin|Load weight begin")
 CRASH = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}|SIGQUIT received")
 """Lines of SGLang's log (0.5.23: utils/watchdog.py; managers/tokenizer_manager.py, where another rank notices)."""
+DEAF = re.compile(rb"\[Errno \d+\] error while attempting to bind on address[^\n]{0,120}")
+"""Python's asyncio, from which uvicorn's servers do not recover. SGLang then waits for its own warm-up for 10 s."""
 
 MOST_AT_ONCE = 1 << 20
 MOST_TAIL = 64 * 1024
@@ -24,14 +26,14 @@ NOISE = re.compile(
 class Log:
     """A log that grows: what SGLang says of itself in it, each line read once.
 
-    loading: it has begun to load weights. crashed: one of its ranks has died; SGLang takes up to a minute more to die
-    of that itself.
+    loading: it has begun to load weights. dying: why it is going to die, in words: a rank has died, of which SGLang
+    takes up to a minute to die itself, or it cannot listen.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.loading = False
-        self.crashed = ""
+        self.dying = ""
         self._place = _size(path)
         self._unfinished = b""
 
@@ -46,8 +48,9 @@ class Log:
         new = self._unfinished + read(self.path, start, size - start)
         self._place, self._unfinished = size, new[new.rfind(b"\n") + 1 :][-KEPT_OF_A_LINE:]
         self.loading = self.loading or bool(LOADING.search(new))
-        if found := CRASH.findall(new):
-            self.crashed = str(found[-1], errors="replace")
+        for sign, words in ((CRASH, "one of its ranks failed"), (DEAF, "it cannot listen")):
+            if found := sign.findall(new):
+                self.dying = f"{words} ({str(found[-1], errors='replace')})"
 
 
 def keep_older(log: Path) -> None:

@@ -146,7 +146,7 @@ class Recorder:
         for name in names:
             self.process_phase(name, "waiting")
 
-    def disk(self, trouble: str) -> None:
+    def disk_trouble(self, trouble: str) -> None:
         """The disk of record and logs has this trouble, or none any more (empty). Said once."""
         if trouble != self.state.disk:
             self.state.disk = trouble
@@ -155,9 +155,9 @@ class Recorder:
     def look_at_disk(self) -> None:
         """See whether the disk has room. Logs are written by the processes themselves, so nothing else would tell."""
         if disk.room(self.directory.logs) < disk.LEAST:
-            self.disk(self._full())
+            self.disk_trouble(self._full())
         elif self.state.disk and self._written():
-            self.disk("")
+            self.disk_trouble("")
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Keep a document of the run, if the disk has room for it."""
@@ -195,7 +195,7 @@ class Recorder:
             yield
         except OSError as error:
             if disk.is_full(error):
-                self.disk(self._full())
+                self.disk_trouble(self._full())
             elif not self.ending:
                 raise LaunchFailed(
                     f"the run's record cannot be written: {error}", where=str(self.directory.path)

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import aiohttp
 
@@ -19,6 +20,8 @@ from disagg_cli.settings import Timeouts
 LINES = 8
 HOUSEKEEPING_S = 1.0
 """Between two looks at the disk and the sizes of logs."""
+RECENT = 5
+"""Looks. What the OOM killer did before these has nothing to do with a death now."""
 
 
 class ProcessDied(LaunchFailed):
@@ -31,7 +34,7 @@ class ProcessDied(LaunchFailed):
 
 @dataclass(slots=True)
 class _Owned:
-    """A process that has been started, its log, and how often the OOM killer had struck before.
+    """A process that has been started, and its log.
 
     released: that it ends, or has ended, is known and no news.
     """
@@ -39,7 +42,6 @@ class _Owned:
     command: Command
     handle: Handle
     log: logs.Log
-    kills_before: int = field(default_factory=kernel.oom_kills)
     released: bool = False
 
 
@@ -51,6 +53,7 @@ class Supervisor:
         self.recorder = recorder
         self.timeouts = timeouts
         self._owned: dict[str, _Owned] = {}
+        self._oom_kills = deque([kernel.oom_kills()], maxlen=RECENT)
 
     @property
     def handles(self) -> dict[str, Handle]:
@@ -78,7 +81,7 @@ class Supervisor:
             for one in list(self._owned.values()):
                 code = await self.executor.poll(one.handle)
                 one.log.look()
-                if (code is not None or one.log.crashed) and not one.released:
+                if (code is not None or one.log.dying) and not one.released:
                     raise ProcessDied(self._report(one, code))
             if time.monotonic() - tidied >= HOUSEKEEPING_S:
                 tidied = time.monotonic()
@@ -162,14 +165,14 @@ class Supervisor:
         text = logs.last_text(one.log.path)
         evidence = Evidence(text=text, exit_code=code)
         if one.command.host.local:
-            signs = kernel.signs(evidence.codes, one.kills_before, one.log.path.parent)
+            signs = kernel.signs(evidence.codes, self._oom_kills[0], one.log.path.parent)
             evidence = replace(evidence, signs=signs)
         cause, line = cause_of(evidence)
         crash = Crash(
             process=one.handle.name,
             host=one.handle.host,
             pid=one.handle.pid,
-            how=ending(code) if code is not None else f"one of its ranks failed ({one.log.crashed})",
+            how=ending(code) if code is not None else one.log.dying,
             exit_code=code,
             phase=process.phase,
             after_s=round(self.recorder.state.age(process), 3),
@@ -183,6 +186,7 @@ class Supervisor:
 
     def _tidy(self) -> None:
         """Keep logs within bounds, and see whether the disk still takes them."""
+        self._oom_kills.append(kernel.oom_kills())
         self.recorder.look_at_disk()
         for one in self._owned.values():
             if freed := disk.trim(one.log.path):

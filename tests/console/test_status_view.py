@@ -75,7 +75,7 @@ def test_what_it_waits_for_and_how_often_it_was_started_again(recorder):
 
 
 def test_a_full_disk_is_shown(recorder):
-    recorder.disk("disk full: no room")
+    recorder.disk_trouble("disk full: no room")
     assert "disk full: no room" in text(status_table(control.status(recorder.directory)))
 
 

@@ -58,10 +58,18 @@ def test_loading_and_a_crash_are_seen(log):
     one = Log(log)
     append(log, "Load weight begin. avail mem=1 GB\n")
     one.look()
-    assert (one.loading, one.crashed) == (True, "")
+    assert (one.loading, one.dying) == (True, "")
     append(log, DEAD)
     one.look()
-    assert one.crashed.startswith("Subprocess scheduler_0 (pid=77) crashed with exit code -9")
+    assert one.dying.startswith("one of its ranks failed (Subprocess scheduler_0 (pid=77) crashed with exit code -9")
+
+
+def test_a_server_that_cannot_listen_is_seen_before_it_ends(log):
+    """SGLang goes on for ten seconds, as if nothing were wrong."""
+    one = Log(log)
+    append(log, "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 21016): address in use\n")
+    one.look()
+    assert one.dying.startswith("it cannot listen ([Errno 98]")
 
 
 def test_a_line_that_comes_in_two_pieces_is_seen(log):
@@ -69,7 +77,7 @@ def test_a_line_that_comes_in_two_pieces_is_seen(log):
     for piece in (DEAD[:40], DEAD[40:]):
         append(log, piece)
         one.look()
-    assert one.crashed
+    assert one.dying
 
 
 def test_what_was_there_before_belongs_to_another_start(log):
@@ -77,7 +85,7 @@ def test_what_was_there_before_belongs_to_another_start(log):
     one = Log(log)
     append(log, "hello\n")
     one.look()
-    assert one.crashed == ""
+    assert one.dying == ""
 
 
 def test_every_byte_is_read_once(log, monkeypatch):
@@ -98,7 +106,7 @@ def test_of_a_flood_only_the_end_is_read(log):
     one = Log(log)
     append(log, "x" * (3 * logs.MOST_AT_ONCE) + "\n" + DEAD)
     one.look()
-    assert one.crashed
+    assert one.dying
 
 
 def test_a_log_that_is_begun_anew_is_read_from_its_start(log):
@@ -107,7 +115,7 @@ def test_a_log_that_is_begun_anew_is_read_from_its_start(log):
     one.look()
     log.write_text(DEAD)
     one.look()
-    assert one.crashed
+    assert one.dying
 
 
 def test_older_logs_are_kept_under_other_names(log):
