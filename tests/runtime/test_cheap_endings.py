@@ -134,6 +134,25 @@ def test_a_signal_while_workers_start(launch, signum):
     assert "interrupted while starting" in run.said
 
 
+@pytest.mark.parametrize("seconds", [86400, -86400], ids=["a day forward", "a day back"])
+def test_the_clock_jumps(launch, tmp_path, seconds):
+    """While workers start and while they serve: no wait ends early, nobody is taken for dead, and who is, is."""
+    run = launch(decode={"workers": 2, "tp": 1, "env": {"CHEAP_START_S": "2"}})
+    run.wait_for("decode-1 starting")
+    (tmp_path / "clock").write_text(str(seconds))
+    run.wait_for(" s  serving")
+    (tmp_path / "clock").write_text("0")
+    assert f"{run.run.name}: serving for" in run.disagg("status").stdout
+    took = [event["after_s"] for event in run.events("process")]
+    assert all(0 <= seconds < 60 for seconds in took)
+    assert [event["t"] for event in run.events("process")] == sorted(event["t"] for event in run.events("process"))
+    begun = time.monotonic()
+    kill(run, "decode-0")
+    assert run.ended() == 4
+    assert time.monotonic() - begun < NOTICED_S + 5
+    assert run.state["crashes"][0]["process"] == "decode-0"
+
+
 def test_ctrl_c_twice_skips_the_time_of_grace(serving):
     stubborn = {"tp": 1, "env": {"CHEAP_STUBBORN": "1"}}
     run = serving(prefill=stubborn, decode=stubborn)
