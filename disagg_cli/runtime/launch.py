@@ -177,7 +177,7 @@ class Launch:
         """How long to wait before another start; None where there is none. What has never served would fail again."""
         spec = self.deployment.restart
         served = self.recorder.state.phase == "serving" or self.restarts
-        if spec.policy == "never" or not served or dead not in self.gang:
+        if spec.policy == "never" or not served or dead not in self.gang or self.stop_asked.is_set():
             return None
         now = time.monotonic()
         pause = restart.pause(spec, self.restarts, now)

@@ -128,6 +128,7 @@ class Recorder:
         process.host, process.token = handle.host, handle.token
         process.pid, process.born = handle.pid, handle.born
         process.starts += 1
+        process.segments = []
         self.process_phase(handle.name, "starting", pid=handle.pid, host=handle.host)
 
     def crashed(self, crash: Crash) -> None:

@@ -61,18 +61,35 @@ class Supervisor:
         return {name: one.handle for name, one in self._owned.items()}
 
     async def start(self, commands: Sequence[Command]) -> None:
-        """Start processes side by side. LaunchFailed says which one could not be started."""
-        for command in commands:
-            path = self.recorder.directory.log(command.name)
-            logs.keep_older(path)
-            log = logs.Log(path)
-            try:
-                handle = await self.executor.start(command, path)
-            except LaunchFailed as error:
-                self.recorder.process_phase(command.name, "failed", error.what)
-                raise
-            self._owned[command.name] = _Owned(command, handle, log)
-            self.recorder.started(handle)
+        """Start processes side by side. LaunchFailed says which one could not be started.
+
+        Whoever is cancelled meanwhile still waits for the starts that are under way: what has no handle here could not
+        be ended, nor found again.
+        """
+        starts = [asyncio.create_task(self._start(command)) for command in commands]
+        try:
+            await asyncio.wait(starts)
+        except asyncio.CancelledError:
+            await asyncio.wait(starts, timeout=self.timeouts.grace)
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            raise
+        errors = [error for start in starts if (error := start.exception())]
+        if errors:
+            raise errors[0]
+
+    async def _start(self, command: Command) -> None:
+        path = self.recorder.directory.log(command.name)
+        logs.keep_older(path)
+        log = logs.Log(path)
+        try:
+            handle = await self.executor.start(command, path)
+        except LaunchFailed as error:
+            self.recorder.process_phase(command.name, "failed", error.what)
+            raise
+        self._owned[command.name] = _Owned(command, handle, log)
+        self.recorder.started(handle)
 
     async def watch(self) -> None:
         """Never return; raise ProcessDied as soon as a process of the run has ended by itself."""
@@ -144,7 +161,8 @@ class Supervisor:
         for handle in handles:
             del self._owned[handle.name]
             self.recorder.process_phase(handle.name, "stopped")
-            shared_memory.remove(self.recorder.state.processes[handle.name].segments)
+        processes = self.recorder.state.processes
+        shared_memory.remove(name for handle in handles for name in processes[handle.name].segments)
         return []
 
     async def _left(self, handles: Sequence[Handle]) -> list[Handle]:

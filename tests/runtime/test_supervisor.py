@@ -110,6 +110,37 @@ async def test_what_was_started_before_a_start_failed_is_ended_too(supervised):
         assert run.left() == []
 
 
+class Slow(LocalExecutor):
+    """A place where a start takes a while, as on another host."""
+
+    async def start(self, command, log):
+        await asyncio.sleep(0.3)
+        return await super().start(command, log)
+
+
+async def test_processes_start_side_by_side(supervised):
+    async with supervised() as run:
+        run.supervisor.executor = Slow()
+        begun = time.monotonic()
+        await run.start(*(command(f"decode-{n}", FOREVER) for n in range(8)))
+        assert time.monotonic() - begun < 8 * 0.3
+        assert len(run.left()) == 8
+
+
+async def test_what_is_being_started_when_a_stop_comes_is_ended_too(supervised):
+    """It exists a moment later, and nobody else would know of it."""
+    async with supervised() as run:
+        run.supervisor.executor = Slow()
+        start = asyncio.create_task(run.start(command("decode-0", FOREVER)))
+        await asyncio.sleep(0.05)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert len(run.left()) == 1
+        await run.supervisor.stop(asyncio.Event())
+        assert run.left() == []
+
+
 async def test_watch_names_who_died_with_its_last_lines(supervised):
     async with supervised() as run:
         await run.start(command("prefill-0", FOREVER), command("decode-0", "print('the reason'); raise SystemExit(3)"))
