@@ -43,3 +43,23 @@ class Timeouts:
 
 ON_GPU = Timeouts()
 ON_CPU = Timeouts(health=300.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmTimeouts:
+    """How long to wait for a warm parent (connector/host_memory/warm_parent.py)."""
+
+    ready: float = 180.0
+    """For one import of SGLang: 10 s on two idle cores."""
+
+    answer: float = 20.0
+    """For an answer: milliseconds, on cores that are not starved."""
+
+    gone: float = 3.0
+    """For it to end once it was asked to, before SIGKILL."""
+
+    ttl: float = 3600.0
+    """For which a kept parent stays after it was last used."""
+
+
+WARM = WarmTimeouts()

@@ -22,6 +22,7 @@ from disagg_cli.cli import (
     rehearse,
     schema,
     status,
+    warm,
 )
 from disagg_cli.cli import eval as evaluation
 from disagg_cli.errors import DisaggError, Interrupted
@@ -41,6 +42,7 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(warm.app, name="warm")
 app.add_typer(connector.app, name="connector")
 app.add_typer(import_.app, name="import")
 app.add_typer(evaluation.app, name="eval")

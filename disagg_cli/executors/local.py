@@ -21,7 +21,7 @@ def executor(site: Site) -> Executor:
     if site.warm:
         from disagg_cli.executors.warm import WarmExecutor
 
-        return WarmExecutor(site.logs / "warm-parent.log")
+        return WarmExecutor(site.logs / "warm-parent.log", home=site.home, tell=site.tell)
     return LocalExecutor()
 
 
@@ -102,11 +102,16 @@ def _reused(handle: Handle) -> bool:
 
 def environment(command: Command) -> dict[str, str]:
     """The environment of a local process: this one's, with the command's settings on top."""
+    return inherit(command.env)
+
+
+def inherit(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with these settings on top; folders of PYTHONPATH are added to those that it has."""
     env = dict(os.environ)
     inherited = env.get("PYTHONPATH")
-    env.update(command.env)
-    if "PYTHONPATH" in command.env and inherited:
-        env["PYTHONPATH"] = f"{command.env['PYTHONPATH']}{os.pathsep}{inherited}"
+    env.update(settings)
+    if "PYTHONPATH" in settings and inherited:
+        env["PYTHONPATH"] = f"{settings['PYTHONPATH']}{os.pathsep}{inherited}"
     return env
 
 

@@ -35,7 +35,7 @@ class Site:
     """What an executor is made of. settings: what the topology says below the executor's name.
 
     run: the name of the run, empty where there is none yet and none will be started. logs: the run's log folder.
-    tell: records, in words, what happens between the executor and its hosts.
+    tell: records, in words, what happens between the executor and its hosts. home: what disagg keeps between runs.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -44,6 +44,7 @@ class Site:
     warm: bool = False
     timeouts: Timeouts = ON_GPU
     tell: Callable[[str], None] = lambda _: None
+    home: Path | None = None
 
 
 class Executor(Protocol):

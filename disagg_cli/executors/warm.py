@@ -1,6 +1,7 @@
 """This machine, CPU platform: servers and router forked from one parent that has imported SGLang.
 
-The parent is connector/host_memory/warm_parent.py.
+The parent is connector/host_memory/warm_parent.py: the one that this environment names, or the one that
+`disagg warm up` has brought up if it is right, or one of this executor's own.
 """
 
 import asyncio
@@ -10,71 +11,90 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
-from disagg_cli.executors.local import LocalExecutor, environment, handle
+from disagg_cli.executors.kept_parent import MODULE, Place, connect, died_importing, misfit, not_ready, peer
+from disagg_cli.executors.local import LocalExecutor, environment, handle, inherit
 from disagg_cli.executors.protocol import Handle
+from disagg_cli.settings import WARM
 
 SHARED_PARENT = "DISAGG_WARM_PARENT"
-"""Environment variable: the socket of a parent that runs already. It is used and left running."""
+"""Environment variable: the socket of a parent that runs already. It is used, right or not, and left running."""
 
 MODULES = ("sglang.launch_server", "sglang_router.launch_router")
-READY_S = 180.0
-ANSWER_S = 20.0
+
+
+class ParentLost(LaunchFailed):
+    """The warm parent has died, and with it servers that did not fail themselves. `processes` are their names."""
+
+    def __init__(self, what: str, *, where: str, processes: tuple[str, ...]) -> None:
+        super().__init__(what, where=where, fix="launch again; with --cold, servers do not hang on a parent")
+        self.processes = processes
+
+
+@dataclass(slots=True)
+class _Forked:
+    """A server of the parent's. exit: its code, once it is known."""
+
+    name: str
+    exit: int | None = None
 
 
 class WarmExecutor(LocalExecutor):
-    """Forks SGLang servers from a warm parent. The parent kills them if this process disappears."""
+    """Forks SGLang servers from a warm parent. The parent kills them if this process disappears.
 
-    def __init__(self, log: Path) -> None:
+    home: where a kept parent may be. tell: records, in words, why one is not used.
+    """
+
+    def __init__(self, log: Path, *, home: Path | None = None, tell: Callable[[str], None] = lambda _: None) -> None:
         super().__init__()
-        self._folder: Path | None = None
-        self._socket = Path()
+        self.socket = Path()
         self._log = log
+        self._kept = Place.of(home) if home else None
+        self._tell = tell
+        self._folder: Path | None = None
         self._parent: asyncio.subprocess.Process | None = None
+        self._parent_pid = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
-        self._forked: dict[int, int | None] = {}
-
-    @property
-    def socket(self) -> Path:
-        """Where the parent listens, once it is open."""
-        return self._socket
+        self._forked: dict[int, _Forked] = {}
 
     async def open(self) -> None:
-        """Start the parent, or find the shared one, and connect. LaunchFailed if it does not get ready."""
+        """Connect to a parent that runs, or start one. LaunchFailed if none gets ready."""
         if shared := os.environ.get(SHARED_PARENT):
-            self._socket = Path(shared)
-        else:
-            self._folder = Path(tempfile.mkdtemp(prefix="disagg-"))  # a Unix socket's path must be short
-            self._socket = self._folder / "s"
+            await self._connect(Path(shared))
+        elif not (self._kept and await self._connect_kept(self._kept)):
             await self._start_parent()
-        try:
-            self._streams = await asyncio.open_unix_connection(self._socket)
-        except OSError as error:
-            raise LaunchFailed(f"no warm parent answers: {error}", where=str(self._socket)) from None
 
     async def start(self, command: Command, log: Path) -> Handle:
-        """Start a process: warm if the parent has imported its module, else cold."""
+        """Start a process: warm if the parent has imported its module in the same environment, else cold."""
         _, _, module, *argv = command.argv
         if module not in MODULES:
             return await super().start(command, log)
-        request = {"module": module, "argv": argv, "env": environment(command), "log": str(log)}
-        pid = (await self._ask({"start": request}))["pid"]
-        self._forked[pid] = None
-        return handle(command, pid, log)
+        wanted = {"name": command.name, "module": module, "argv": argv, "env": environment(command), "log": str(log)}
+        answer = await self._ask({"start": wanted | _circumstances()})
+        if differs := answer.get("differs"):
+            self._tell(f"{command.name} starts cold: {misfit((), differs)}")
+            return await super().start(command, log)
+        if error := answer.get("error"):
+            raise LaunchFailed(f"{command.name} could not be started: {error}", where=str(log))
+        self._forked[answer["pid"]] = _Forked(command.name)
+        return handle(command, answer["pid"], log)
 
     async def poll(self, handle: Handle) -> int | None:
-        """Exit code, -N for signal N, None while it runs."""
-        if handle.pid not in self._forked:
+        """Exit code, -N for signal N, None while it runs. ParentLost if the parent has died."""
+        forked = self._forked.get(handle.pid)
+        if forked is None:
             return await super().poll(handle)
-        if self._forked[handle.pid] is None:
-            self._forked[handle.pid] = (await self._ask({"poll": handle.pid}))["exit"]
-        return self._forked[handle.pid]
+        if forked.exit is None:
+            forked.exit = (await self._ask({"poll": handle.pid}))["exit"]
+        return forked.exit
 
     async def terminate(self, handle: Handle) -> None:
         """Ask the process to end."""
@@ -90,31 +110,53 @@ class WarmExecutor(LocalExecutor):
         return sessions.members(handle.pid)
 
     async def close(self) -> None:
-        """Let go of the parent; it ends unless it is shared, and with it all servers that are still there."""
+        """Let go of the parent; it ends if it is this executor's own, and with it all servers that are still there."""
         if self._streams:
             self._streams[1].close()
         if self._parent and self._parent.returncode is None:
             assert self._parent.stdin
             self._parent.stdin.close()
             try:
-                await asyncio.wait_for(self._parent.wait(), 3)
+                await asyncio.wait_for(self._parent.wait(), WARM.gone)
             except TimeoutError:
                 self._parent.kill()
                 await self._parent.wait()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _start_parent(self) -> None:
-        from disagg_cli.connector.host_memory import mode  # only here: GPU platforms import nothing of it
+    async def _connect_kept(self, place: Place) -> bool:
+        """Connect to the kept parent, and see that it is right. Whether there is one that is."""
+        try:
+            await self._connect(place.socket)
+            answer = await self._ask({"fits": parent_environment()})
+        except LaunchFailed:  # none, or one whose time to live has just ended
+            return False
+        if reason := misfit(answer["changed"], answer["differs"]):
+            self._tell(f"the parent that `disagg warm up` brought up is not used: {reason}")
+            assert self._streams
+            self._streams[1].close()
+            return False
+        self._log = place.log
+        return True
 
-        settings = {**os.environ, **mode.IMPORT_TIME_ENV}
+    async def _connect(self, socket: Path) -> None:
+        try:
+            connection = connect(socket)
+        except OSError as error:
+            raise LaunchFailed(f"no warm parent answers: {error}", where=str(socket)) from None
+        self.socket, self._parent_pid = socket, peer(connection)
+        connection.settimeout(0)
+        self._streams = await asyncio.open_unix_connection(sock=connection)
+
+    async def _start_parent(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="disagg-"))
         with self._log.open("ab") as log:
             self._parent = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "disagg_cli.connector.host_memory.warm_parent",
-                str(self._socket),
-                env=settings,
+                MODULE,
+                str(self._folder / "socket"),
+                env=parent_environment(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -122,18 +164,14 @@ class WarmExecutor(LocalExecutor):
             )
         assert self._parent.stdout
         try:
-            async with asyncio.timeout(READY_S):
+            async with asyncio.timeout(WARM.ready):
                 while line := await self._parent.stdout.readline():
                     if line == b"ready\n":
-                        return
+                        return await self._connect(self._folder / "socket")
                 code = await self._parent.wait()
         except TimeoutError:
-            raise LaunchFailed(f"the warm parent was not ready after {READY_S:.0f} s", where=str(self._log)) from None
-        raise LaunchFailed(
-            f"the warm parent died while it imported SGLang (exit code {code})",
-            where=str(self._log),
-            fix="try --cold, which starts each server by its ordinary command line",
-        )
+            raise not_ready(self._log, WARM.ready) from None
+        raise died_importing(code, self._log)
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Ask the parent. Whoever is cancelled while it waits leaves no answer behind for the next one to take."""
@@ -145,12 +183,44 @@ class WarmExecutor(LocalExecutor):
         async with self._turn:
             writer.write(json.dumps(request).encode() + b"\n")
             try:
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(WARM.answer):
                     line = await reader.readline()
-            except (TimeoutError, ConnectionError):
-                line = b""
+            except TimeoutError:
                 writer.close()  # an answer that comes late must not be taken for the next one's
+                raise self._lost(f"has not answered for {WARM.answer:.0f} s") from None
+            except ConnectionError:
+                line = b""
         if not line:
-            raise LaunchFailed("the warm parent no longer answers", where=str(self._log))
+            raise self._lost(await self._how_it_died())
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    async def _how_it_died(self) -> str:
+        if self._parent is None:
+            return "has died"
+        try:
+            code = await asyncio.wait_for(self._parent.wait(), 1)
+        except TimeoutError:
+            return "has closed its connection"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+
+    def _lost(self, how: str) -> ParentLost:
+        names = tuple(forked.name for forked in self._forked.values() if forked.exit is None)
+        lost = f"; lost with it, through no fault of theirs: {', '.join(names)}" if names else ""
+        return ParentLost(
+            f"the warm parent (pid {self._parent_pid}) {how}{lost}", where=str(self._log), processes=names
+        )
+
+
+def parent_environment() -> dict[str, str]:
+    """The environment that a parent imports SGLang in, as servers of this process will want it."""
+    from disagg_cli.connector.host_memory import mode  # only here: GPU platforms import nothing of it
+
+    return inherit(mode.IMPORT_TIME_ENV)
+
+
+def _circumstances() -> dict[str, Any]:
+    """What a process that we start ourselves has from us, besides its environment."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return {"folder": str(Path.cwd()), "umask": umask, "cores": sorted(os.sched_getaffinity(0))}

@@ -147,7 +147,7 @@ async def _shared_parent() -> AsyncIterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="disagg-") as folder:
-        parent = WarmExecutor(Path(folder) / "parent.log")
+        parent = WarmExecutor(Path(folder) / "parent.log", home=rundir.home())
         try:
             await parent.open()
             os.environ[SHARED_PARENT] = str(parent.socket)

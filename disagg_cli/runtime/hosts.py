@@ -9,7 +9,7 @@ from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.findings.host_rules import judge_hosts
 from disagg_cli.findings.topology_rules import kept
 from disagg_cli.runtime.prepare import Prepared, model_path, on_machines, placed
-from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.rundir import RunDir, home
 from disagg_cli.settings import ON_CPU, ON_GPU
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.machine import HostFacts
@@ -26,6 +26,7 @@ def executor_for(
         warm=warm,
         timeouts=ON_CPU if deployment.platform.on_cpu else ON_GPU,
         tell=tell,
+        home=home(),
     )
     return make(deployment.executor, site)
 

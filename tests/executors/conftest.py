@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disagg_cli.executors.warm import SHARED_PARENT
+from disagg_cli.executors.warm import SHARED_PARENT, parent_environment
 
 TINY_PARENT = Path(__file__).parents[1] / "tiny_parent.py"
 
@@ -15,9 +15,9 @@ TINY_PARENT = Path(__file__).parents[1] / "tiny_parent.py"
 def tiny_parent(tmp_path_factory):
     """The socket of a warm parent that forks Python programs instead of SGLang."""
     socket = tmp_path_factory.mktemp("parent") / "s"
-    parent = subprocess.Popen(
-        [sys.executable, TINY_PARENT, socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, TINY_PARENT, socket]
+    parent = subprocess.Popen(command, env=parent_environment(), start_new_session=True, **pipes)
     assert parent.stdout.readline() == b"ready\n"
     yield socket
     parent.stdin.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ssh_lab import HOSTS, SshLab
 
+from disagg_cli.connector.host_memory import mode
 from disagg_cli.engine.commands import Command
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import Executor, Handle, Site
@@ -32,7 +33,8 @@ def cold(code: str, **env: str) -> Command:
 
 def warm(code: str, **env: str) -> Command:
     """A command that the tiny parent forks."""
-    return Command(name="program", host=HERE, argv=(sys.executable, "-m", "sglang.launch_server", code), env=env)
+    argv = (sys.executable, "-m", "sglang.launch_server", code)
+    return Command(name="program", host=HERE, argv=argv, env=mode.IMPORT_TIME_ENV | env)
 
 
 @dataclass

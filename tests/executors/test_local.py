@@ -19,11 +19,6 @@ async def test_a_program_that_is_not_there(tmp_path):
     assert caught.value.where == "/no/such/python"
 
 
-async def test_a_log_that_cannot_be_written(tmp_path):
-    with pytest.raises(LaunchFailed, match="program could not be started"):
-        await LocalExecutor().start(cold("pass"), tmp_path / "no" / "log")
-
-
 async def test_a_log_is_added_to(tmp_path):
     (tmp_path / "0.log").write_text("before\n")
     async with local_place(tmp_path) as here:

@@ -4,16 +4,18 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from places import FOREVER, cold, warm, warm_place
+from places import FOREVER, PARENT, cold, warm, warm_place
 from waiting import until
 
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors import warm as warm_module
-from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor
+from disagg_cli.executors.warm import SHARED_PARENT, ParentLost, WarmExecutor
+from disagg_cli.settings import WARM
 
 TINY_PARENT = Path(__file__).parents[1] / "tiny_parent.py"
 
@@ -98,20 +100,64 @@ async def test_a_cancelled_question_leaves_no_answer_for_the_next(own_parent, tm
     await executor.close()
 
 
-async def test_a_parent_that_dies_leaves_its_servers_to_be_ended(own_parent, tmp_path):
-    """All but poll go on without it: a run whose parent is gone must still be able to stop."""
+async def test_servers_are_lost_with_their_parent_through_no_fault_of_theirs(own_parent, tmp_path):
     executor, parent = own_parent
     await executor.open()
-    handle = await executor.start(warm(FOREVER), tmp_path / "log")
-    await until(lambda: sessions.members(handle.pid))
+    ended = await executor.start(replace(warm("pass"), name="ended-before"), tmp_path / "log")
+    while await executor.poll(ended) is None:
+        await until(lambda: True)
+    handles = [await executor.start(replace(warm(FOREVER), name=name), tmp_path / name) for name in ("a-0", "b-1")]
     os.kill(parent(), signal.SIGKILL)
-    with pytest.raises(LaunchFailed, match="the warm parent no longer answers"):
-        await executor.poll(handle)
-    assert await executor.survivors(handle) == (handle.pid,)
+    with pytest.raises(ParentLost) as caught:
+        await executor.poll(handles[0])
+    assert caught.value.what == (
+        f"the warm parent (pid {parent()}) was killed by SIGKILL; lost with it, through no fault of theirs: a-0, b-1"
+    )
+    assert caught.value.processes == ("a-0", "b-1")
+    await until(lambda: not any(sessions.members(handle.pid) for handle in handles))
+
+
+async def test_a_run_whose_parent_is_gone_can_still_stop(own_parent, tmp_path):
+    executor, parent = own_parent
+    await executor.open()
+    handle = await executor.start(warm(PARENT), tmp_path / "log")
+    await until(lambda: len(sessions.members(handle.pid)) == 2)
+    os.kill(parent(), signal.SIGKILL)
+    await until(lambda: len(sessions.members(handle.pid)) == 1)  # what it had started itself is left
     await executor.terminate(handle)
-    await until(lambda: not sessions.members(handle.pid))
     await executor.kill(handle)
+    await until(lambda: not sessions.members(handle.pid))
+    assert await executor.survivors(handle) == ()
     await executor.close()
+
+
+async def test_a_server_that_dies_is_not_its_parent(own_parent, tmp_path):
+    executor, _ = own_parent
+    await executor.open()
+    victim, other = [await executor.start(warm(FOREVER), tmp_path / name) for name in ("0", "1")]
+    os.kill(victim.pid, signal.SIGKILL)
+    while (code := await executor.poll(victim)) is None:
+        await until(lambda: True)
+    assert code == -signal.SIGKILL
+    assert await executor.poll(other) is None
+    await executor.close()
+
+
+async def test_a_server_that_needs_another_import_starts_cold(shared_parent, tmp_path, monkeypatch):
+    """The parent has read TINY_IMPORT once for all. A cold `python -m sglang.launch_server` is no tiny program."""
+    said = []
+    executor = WarmExecutor(tmp_path / "parent.log", tell=said.append)
+    await executor.open()
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").touch()
+    (tmp_path / "sglang" / "launch_server.py").write_text("import os; print('cold', os.environ['TINY_IMPORT'])")
+    monkeypatch.chdir(tmp_path)
+    handle = await executor.start(warm("print('warm')", TINY_IMPORT="2"), tmp_path / "log")
+    while await executor.poll(handle) is None:
+        await until(lambda: True)
+    await executor.close()
+    assert (tmp_path / "log").read_text() == "cold 2\n"
+    assert said == ["program starts cold: read while SGLang is imported, and set otherwise now: TINY_IMPORT"]
 
 
 async def test_a_parent_that_dies_while_it_imports(python, executor, tmp_path):
@@ -126,7 +172,7 @@ async def test_a_parent_that_dies_while_it_imports(python, executor, tmp_path):
 
 async def test_a_parent_that_never_gets_ready(python, executor, monkeypatch):
     parent = python("exec cat")
-    monkeypatch.setattr(warm_module, "READY_S", 0.3)
+    monkeypatch.setattr(warm_module, "WARM", replace(WARM, ready=0.3))
     with pytest.raises(LaunchFailed, match="the warm parent was not ready after 0 s"):
         await executor.open()
     await executor.close()
@@ -135,7 +181,7 @@ async def test_a_parent_that_never_gets_ready(python, executor, monkeypatch):
 
 async def test_a_parent_that_says_no_more_and_lives_on(python, executor, monkeypatch):
     python("exec cat > /dev/null")
-    monkeypatch.setattr(warm_module, "READY_S", 0.3)
+    monkeypatch.setattr(warm_module, "WARM", replace(WARM, ready=0.3))
     with pytest.raises(LaunchFailed, match="the warm parent was not ready after 0 s"):
         await executor.open()
     await executor.close()
@@ -149,10 +195,10 @@ async def test_what_libraries_print_before_it_is_ready_does_not_matter(python, e
 
 async def test_a_parent_that_does_not_answer(tmp_path, executor, monkeypatch):
     monkeypatch.setenv(SHARED_PARENT, str(tmp_path / "silent"))
-    monkeypatch.setattr(warm_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(warm_module, "WARM", replace(WARM, answer=0.1))
     server = await asyncio.start_unix_server(lambda _reader, _writer: None, tmp_path / "silent")
     await executor.open()
-    with pytest.raises(LaunchFailed, match="the warm parent no longer answers"):
+    with pytest.raises(LaunchFailed, match=r"the warm parent \(pid \d+\) has not answered for 0 s"):
         await executor.start(warm(FOREVER), tmp_path / "log")
     await executor.close()
     server.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from waiting import wait_until
 
@@ -15,6 +16,20 @@ from disagg_cli.executors import sessions
 
 TINY_PARENT = Path(__file__).parents[2] / "tiny_parent.py"
 FOREVER = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def server(code, log, env=None, argv=()):
+    """What to start, from here."""
+    return {
+        "name": "server",
+        "module": "sglang.launch_server",
+        "argv": [code, *argv],
+        "env": env or {},
+        "log": str(log),
+        "folder": str(Path.cwd()),
+        "umask": 0o022,
+        "cores": sorted(os.sched_getaffinity(0)),
+    }
 
 
 class Client:
@@ -37,8 +52,7 @@ class Client:
         return json.loads(self.file.readline())
 
     def start(self, code, log, env=None, argv=()):
-        server = {"module": "sglang.launch_server", "argv": [code, *argv], "env": env or {}, "log": str(log)}
-        return self.ask(start=server)["pid"]
+        return self.ask(start=server(code, log, env, argv))["pid"]
 
     def exit_code(self, pid):
         """Its exit code, once there is one."""
@@ -163,8 +177,8 @@ def test_a_client_that_is_killed_leaves_no_server(parent, tmp_path):
         "import json, socket, time; s = socket.socket(socket.AF_UNIX); s.connect(SOCKET);"
         "s.sendall(json.dumps(REQUEST).encode() + b'\\n'); print(s.recv(99).decode(), flush=True); time.sleep(60)"
     )
-    server = {"module": "sglang.launch_server", "argv": [FOREVER], "env": {}, "log": str(tmp_path / "log")}
-    code = code.replace("SOCKET", repr(str(tmp_path / "s"))).replace("REQUEST", repr({"start": server}))
+    request = {"start": server(FOREVER, tmp_path / "log")}
+    code = code.replace("SOCKET", repr(str(tmp_path / "s"))).replace("REQUEST", repr(request))
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as owner:
         pid = json.loads(owner.stdout.readline())["pid"]
         wait_until(lambda: runs(pid))
@@ -186,11 +200,97 @@ def test_servers_do_not_keep_its_output_open(client, parent, tmp_path):
     wait_until(lambda: runs(pid))
     parent.kill()
     assert parent.stdout.read() == b""
-    assert runs(pid)
-    sessions.kill_session(pid)
 
 
-def test_a_log_that_cannot_be_opened_ends_only_that_server(client, tmp_path):
-    pid = client.start("pass", tmp_path / "no" / "log")
-    assert client.exit_code(pid) == 1
+def test_a_log_that_cannot_be_opened(client, tmp_path):
+    answer = client.ask(start=server("pass", tmp_path / "no" / "log"))
+    assert "No such file" in answer["error"]
     assert client.exit_code(client.start("pass", tmp_path / "log")) == 0
+
+
+def test_a_log_that_does_not_open(client, tmp_path):
+    """A pipe that nobody reads, or a disk that hangs, holds up one server and no others."""
+    os.mkfifo(tmp_path / "log")
+    assert client.ask(start=server("pass", tmp_path / "log")) == {"error": "not ready to start after 5 s"}
+    assert client.exit_code(client.start("pass", tmp_path / "other")) == 0
+
+
+@pytest.mark.parametrize("request_", [b"not JSON\n", b"7\n", b'{"start": {}}\n', b'{"start": {"name": 1}}\n'])
+def test_who_does_not_speak_its_language_is_let_go(client, parent, tmp_path, request_):
+    other = Client(tmp_path / "s")
+    other.socket.sendall(request_)
+    assert other.file.readline() == b""
+    assert client.ask(unknown=1) == {"error": "unknown request: unknown"}
+
+
+def test_many_servers_leave_nothing_behind(client, parent, tmp_path):
+    """Descriptors, zombies, memory: as before, however many servers have come and gone."""
+
+    def round_of_servers(number):
+        """Half of them by their own end, half with their connection."""
+        other = Client(tmp_path / "s")
+        for one in range(number // 2):
+            client.exit_code(client.start("pass", tmp_path / f"{one}"))
+            other.start(FOREVER, tmp_path / f"other-{one}")
+        other.close()
+        wait_until(lambda: not psutil.Process(parent.pid).children())
+
+    def held():
+        return len(list(Path(f"/proc/{parent.pid}/fd").iterdir())), psutil.Process(parent.pid).memory_info().rss
+
+    round_of_servers(6)
+    descriptors, memory = held()
+    round_of_servers(20)
+    assert held()[0] == descriptors
+    assert held()[1] - memory < 512 * 1024
+
+
+def test_servers_die_with_it(client, parent, tmp_path):
+    """Whoever asked for them may be gone by then, too, and nobody would end them."""
+    pid = client.start(FOREVER, tmp_path / "log")
+    parent.kill()
+    wait_until(lambda: not runs(pid))
+
+
+def test_the_end_of_one_server_is_no_other_ones(client, tmp_path):
+    victim, other = client.start(FOREVER, tmp_path / "0"), client.start(FOREVER, tmp_path / "1")
+    os.kill(victim, signal.SIGKILL)
+    assert client.exit_code(victim) == -signal.SIGKILL
+    assert client.ask(poll=other) == {"exit": None}
+
+
+def test_exit_codes_are_told_only_to_whom_they_concern(client, tmp_path):
+    """Pids are given again: an old exit code must not be taken for that of a younger server."""
+    pid = client.start("raise SystemExit(3)", tmp_path / "log")
+    client.exit_code(pid)
+    other = Client(tmp_path / "s")
+    assert other.ask(poll=pid) == {"exit": None}
+    other.close()
+
+
+def test_what_the_import_has_read_must_be_the_same(client, parent, tmp_path):
+    wanted = server("pass", tmp_path / "log", env={**os.environ, "TINY_IMPORT": "2"})
+    assert client.ask(start=wanted) == {"differs": ["TINY_IMPORT"]}
+    assert client.ask(fits=wanted["env"]) == {"changed": [], "differs": ["TINY_IMPORT"]}
+    assert client.ask(fits=dict(os.environ)) == {"changed": [], "differs": []}
+    wanted |= {"module": "sglang_router.launch_router"}
+    assert "pid" in client.ask(start=wanted)  # it reads its environment when it runs
+
+
+def test_it_says_what_it_is_doing(client, parent, tmp_path):
+    assert client.ask(look=True)["servers"] == []
+    pid = client.start(FOREVER, tmp_path / "log")
+    found = client.ask(look=True)
+    assert found["pid"] == parent.pid
+    assert found["idle_since"] is None
+    assert [(one["name"], one["pid"], one["log"]) for one in found["servers"]] == [
+        ("server", pid, str(tmp_path / "log"))
+    ]
+
+
+def test_it_ends_when_it_is_told_to(client, parent, tmp_path):
+    pid = client.start(FOREVER, tmp_path / "log")
+    assert client.ask(end=True) == {"pid": parent.pid}
+    assert parent.wait(10) == 0
+    wait_until(lambda: not runs(pid))
+    assert not (tmp_path / "s").exists()
