@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -16,12 +17,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.errors import LaunchFailed, UsageError
+from disagg_cli.engine.installed import version_of
+from disagg_cli.errors import LaunchFailed, PlanRefused, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.settings import WARM
 
@@ -94,7 +96,7 @@ def connect(path: Path) -> socket.socket:
     return connection
 
 
-def misfit(changed: tuple[str, ...] | list[str], differs: tuple[str, ...] | list[str]) -> str:
+def misfit(changed: Sequence[str], differs: Sequence[str]) -> str:
     """Why a parent is not right for a server, in words; empty if it is."""
     reasons = []
     if changed:
@@ -118,8 +120,10 @@ def bring_up(
 ) -> tuple[Kept, bool]:
     """See that a parent which fits this environment is up. Return it, and whether it is a new one.
 
-    UsageError if one is up that does not fit and still has servers.
+    UsageError if one is up that does not fit and still has servers. PlanRefused if there is nothing to import.
     """
+    if missing := [package for package in ("sglang", "nixl") if version_of(package) is None]:
+        raise PlanRefused(f"not installed here: {', '.join(missing)}", fix="pip install 'disagg-cli[engine]'")
     place.make()
     with _lock(place, say):
         if found := look(place):
@@ -212,8 +216,6 @@ def died_importing(code: int, log: Path) -> LaunchFailed:
 
 def _line_within(pipe: int, seconds: float) -> bool | None:
     """Whether `ready` was written into a pipe; False if the pipe has closed, None if neither came in time."""
-    import select
-
     deadline, said = time.monotonic() + seconds, b""
     while (left := deadline - time.monotonic()) > 0:
         if not select.select([pipe], [], [], left)[0]:

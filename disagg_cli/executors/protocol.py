@@ -6,12 +6,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from disagg_cli.engine.commands import Command
+from disagg_cli.errors import LaunchFailed
 from disagg_cli.settings import ON_GPU, Timeouts
 from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts
 
 UNKNOWN_EXIT = 255
 """The exit code of a process that has gone while nobody was there to see it go."""
+
+
+class PlaceLost(LaunchFailed):
+    """What processes ran in, or were forked from, has gone, and they with it; none of them failed by itself.
+
+    processes: their names. why: the reason in a few words, for each of them.
+    """
+
+    def __init__(self, what: str, *, where: str, fix: str, processes: tuple[str, ...], why: str) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.processes = processes
+        self.why = why
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +98,8 @@ class Executor(Protocol):
         """Start a process on its command's host. LaunchFailed says why it could not be started."""
 
     async def poll(self, handle: Handle) -> int | None:
-        """Exit code, -N for signal N, None while it runs. LaunchFailed if its host is lost, by name."""
+        """Exit code, -N for signal N, None while it runs. LaunchFailed if its host is lost, by name; PlaceLost names
+        all processes that are lost with it."""
 
     async def terminate(self, handle: Handle) -> None:
         """Ask the process to end."""

@@ -21,21 +21,13 @@ from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors.kept_parent import MODULE, Place, connect, died_importing, misfit, not_ready, peer
 from disagg_cli.executors.local import LocalExecutor, environment, handle, inherit
-from disagg_cli.executors.protocol import Handle
+from disagg_cli.executors.protocol import Handle, PlaceLost
 from disagg_cli.settings import WARM
 
 SHARED_PARENT = "DISAGG_WARM_PARENT"
 """Environment variable: the socket of a parent that runs already. It is used, right or not, and left running."""
 
 MODULES = ("sglang.launch_server", "sglang_router.launch_router")
-
-
-class ParentLost(LaunchFailed):
-    """The warm parent has died, and with it servers that did not fail themselves. `processes` are their names."""
-
-    def __init__(self, what: str, *, where: str, processes: tuple[str, ...]) -> None:
-        super().__init__(what, where=where, fix="launch again; with --cold, servers do not hang on a parent")
-        self.processes = processes
 
 
 @dataclass(slots=True)
@@ -78,7 +70,7 @@ class WarmExecutor(LocalExecutor):
         if module not in MODULES:
             return await super().start(command, log)
         wanted = {"name": command.name, "module": module, "argv": argv, "env": environment(command), "log": str(log)}
-        answer = await self._ask({"start": wanted | _circumstances()})
+        answer = await self._ask({"start": wanted | circumstances()})
         if differs := answer.get("differs"):
             self._tell(f"{command.name} starts cold: {misfit((), differs)}")
             return await super().start(command, log)
@@ -88,7 +80,7 @@ class WarmExecutor(LocalExecutor):
         return handle(command, answer["pid"], log)
 
     async def poll(self, handle: Handle) -> int | None:
-        """Exit code, -N for signal N, None while it runs. ParentLost if the parent has died."""
+        """Exit code, -N for signal N, None while it runs. PlaceLost if the parent has died."""
         forked = self._forked.get(handle.pid)
         if forked is None:
             return await super().poll(handle)
@@ -136,6 +128,7 @@ class WarmExecutor(LocalExecutor):
             assert self._streams
             self._streams[1].close()
             return False
+        self._tell(f"servers are forked from the warm parent that is up (pid {self._parent_pid})")
         self._log = place.log
         return True
 
@@ -204,11 +197,15 @@ class WarmExecutor(LocalExecutor):
             return "has closed its connection"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
 
-    def _lost(self, how: str) -> ParentLost:
+    def _lost(self, how: str) -> PlaceLost:
         names = tuple(forked.name for forked in self._forked.values() if forked.exit is None)
         lost = f"; lost with it, through no fault of theirs: {', '.join(names)}" if names else ""
-        return ParentLost(
-            f"the warm parent (pid {self._parent_pid}) {how}{lost}", where=str(self._log), processes=names
+        return PlaceLost(
+            f"the warm parent (pid {self._parent_pid}) {how}{lost}",
+            where=str(self._log),
+            fix="launch again; with --cold, servers do not hang on a parent",
+            processes=names,
+            why=f"lost with the warm parent, which {how}",
         )
 
 
@@ -219,7 +216,7 @@ def parent_environment() -> dict[str, str]:
     return inherit(mode.IMPORT_TIME_ENV)
 
 
-def _circumstances() -> dict[str, Any]:
+def circumstances() -> dict[str, Any]:
     """What a process that we start ourselves has from us, besides its environment."""
     umask = os.umask(0o077)
     os.umask(umask)

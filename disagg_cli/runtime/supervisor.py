@@ -11,7 +11,7 @@ import aiohttp
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors.protocol import Executor, Handle
+from disagg_cli.executors.protocol import Executor, Handle, PlaceLost
 from disagg_cli.runtime import disk, kernel, logs, shared_memory
 from disagg_cli.runtime.crash import Crash, Evidence, cause_of, ending
 from disagg_cli.runtime.state import Recorder
@@ -96,7 +96,7 @@ class Supervisor:
         tidied = 0.0
         while True:
             for one in list(self._owned.values()):
-                code = await self.executor.poll(one.handle)
+                code = await self._poll(one.handle)
                 one.log.look()
                 if (code is not None or one.log.dying) and not one.released:
                     raise ProcessDied(self._report(one, code))
@@ -104,6 +104,14 @@ class Supervisor:
                 tidied = time.monotonic()
                 self._tidy()
             await asyncio.sleep(self.timeouts.poll)
+
+    async def _poll(self, handle: Handle) -> int | None:
+        try:
+            return await self.executor.poll(handle)
+        except PlaceLost as lost:
+            for name in lost.processes:
+                self.recorder.process_phase(name, "failed", lost.why)
+            raise
 
     async def healthy(self, urls: Mapping[str, str]) -> None:
         """Wait until every server, name -> URL, answers /health. LaunchFailed names those that do not in time."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from disagg_cli.connector.host_memory import mode
+from disagg_cli.executors.warm import circumstances, parent_environment
 from disagg_cli.rehearsal.synthetic import materialize
 from disagg_cli.topology.synthetic import SyntheticModel
 
@@ -22,14 +23,14 @@ def aggregated(warm_parent: str, folder: Path, model: SyntheticModel, tp: int, p
     words = [
         word for flag, value in args.items() for word in ([f"--{flag}"] if value is True else [f"--{flag}", str(value)])
     ]
-    env = {**os.environ, **mode.IMPORT_TIME_ENV, **mode.environment(ranks=tp, cores=tuple(os.sched_getaffinity(0)))}
+    env = parent_environment() | mode.environment(ranks=tp, cores=tuple(os.sched_getaffinity(0)))
     log = folder / f"aggregated-tp{tp}-{port}.log"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(60)
         connection.connect(warm_parent)
-        request = {"module": "sglang.launch_server", "argv": words, "env": env, "log": str(log)}
-        connection.sendall(json.dumps({"start": request}).encode() + b"\n")
-        connection.recv(1000)
+        request = {"name": log.stem, "module": "sglang.launch_server", "argv": words, "env": env, "log": str(log)}
+        connection.sendall(json.dumps({"start": request | circumstances()}).encode() + b"\n")
+        assert "pid" in json.loads(connection.recv(1000))
         _wait_healthy(f"http://127.0.0.1:{port}", log)
         yield f"http://127.0.0.1:{port}"
 

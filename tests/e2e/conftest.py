@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from launched import Launched
 
-from disagg_cli.connector.host_memory import mode
-from disagg_cli.executors.warm import SHARED_PARENT
+from disagg_cli.executors.warm import SHARED_PARENT, parent_environment
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,7 +31,7 @@ def warm_parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (folder / "parent.log").open("wb") as log:
         parent = subprocess.Popen(
             [sys.executable, "-m", "disagg_cli.connector.host_memory.warm_parent", str(folder / "s")],
-            env={**os.environ, **mode.IMPORT_TIME_ENV},
+            env=parent_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from places import FOREVER, warm
+from runs import a_run, process
 from waiting import until, wait_until
 
 from disagg_cli.errors import LaunchFailed, UsageError
@@ -18,7 +19,8 @@ from disagg_cli.executors import kept_parent, sessions
 from disagg_cli.executors import warm as warm_module
 from disagg_cli.executors.kept_parent import Place, bring_up, look, take_down
 from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor, parent_environment
-from disagg_cli.settings import WARM
+from disagg_cli.runtime.supervisor import Supervisor
+from disagg_cli.settings import ON_CPU, WARM
 
 TESTS = Path(__file__).parents[1]
 
@@ -142,7 +144,7 @@ async def test_a_launch_uses_it_and_leaves_it(place):
         await user.close()
         await until(lambda: not look(place).servers)
     assert look(place).pid == kept.pid
-    assert said == []
+    assert said == [f"servers are forked from the warm parent that is up (pid {kept.pid})"] * 2
 
 
 async def test_without_it_a_launch_has_one_of_its_own(place):
@@ -221,6 +223,22 @@ async def test_servers_keep_it_up_unless_they_may_be_ended(place):
     await until(lambda: not sessions.members(handle.pid))
     with pytest.raises(LaunchFailed, match=rf"the warm parent \(pid {kept.pid}\) has died; lost with it.*: program"):
         await user.poll(handle)
+    await user.close()
+
+
+async def test_a_run_says_what_its_servers_died_of(home, place):
+    kept, _ = up(place)
+    user = executor(place, [])
+    await user.open()
+    supervisor = Supervisor(user, a_run(), ON_CPU)
+    supervisor.recorder.state.processes.update({name: process(name) for name in ("decode-0", "decode-1")})
+    await supervisor.start([replace(warm(FOREVER), name=name) for name in ("decode-0", "decode-1")])
+    os.kill(kept.pid, signal.SIGKILL)
+    with pytest.raises(LaunchFailed, match="lost with it, through no fault of theirs: decode-0, decode-1"):
+        await supervisor.watch()
+    assert {(one.phase, one.detail) for one in supervisor.recorder.state.processes.values() if one.pid} == {
+        ("failed", "lost with the warm parent, which has died")
+    }
     await user.close()
 
 

@@ -14,7 +14,8 @@ from waiting import until
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors import warm as warm_module
-from disagg_cli.executors.warm import SHARED_PARENT, ParentLost, WarmExecutor
+from disagg_cli.executors.protocol import PlaceLost
+from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor
 from disagg_cli.settings import WARM
 
 TINY_PARENT = Path(__file__).parents[1] / "tiny_parent.py"
@@ -108,7 +109,7 @@ async def test_servers_are_lost_with_their_parent_through_no_fault_of_theirs(own
         await until(lambda: True)
     handles = [await executor.start(replace(warm(FOREVER), name=name), tmp_path / name) for name in ("a-0", "b-1")]
     os.kill(parent(), signal.SIGKILL)
-    with pytest.raises(ParentLost) as caught:
+    with pytest.raises(PlaceLost) as caught:
         await executor.poll(handles[0])
     assert caught.value.what == (
         f"the warm parent (pid {parent()}) was killed by SIGKILL; lost with it, through no fault of theirs: a-0, b-1"
