@@ -7,18 +7,19 @@ import, or the import has read environment variables that are set otherwise for 
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-LIBRARIES_READ = ("LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_")
+LIBRARIES_READ = ("LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "GLIBC_", "NIXL_")
 """Beginnings of variables that C libraries read when they are loaded; Python cannot see them do it."""
 
 INTERPRETER_READS = ("PYTHONPATH", "PYTHONHASHSEED")
 """Read when Python starts, and of consequence for what a server does."""
 
 OF_THE_TERMINAL = frozenset(
-    {"PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "COLORTERM", "NO_COLOR", "FORCE_COLOR"}
+    {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "COLORTERM", "NO_COLOR", "FORCE_COLOR"}
     | {"DISPLAY", "EDITOR", "PAGER", "BROWSER", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL"}
 )
 """Differ between two shells of one person, and change nothing that a server computes."""
@@ -65,24 +66,25 @@ def _is_read_unseen(name: str) -> bool:
 @contextmanager
 def _noting_reads() -> Iterator[dict[str, str | None]]:
     """Note each variable that is asked for, with its value before: what an import sets itself is not the user's."""
-    before, found, copied = dict(os.environ), dict[str, str | None](), set[str]()
+    before, found, copying = dict(os.environ), dict[str, str | None](), deque[str]()
     plain = type(os.environ)
 
     class Noting(plain):  # type: ignore[valid-type, misc]
         """The environment, which remembers what it was asked for. `get` and `in` come through here, too."""
 
         def __getitem__(self, name: str) -> str:
-            if name in copied:
-                copied.discard(name)
+            if copying and copying[0] == name:
+                copying.popleft()
             else:
+                copying.clear()
                 found[name] = before.get(name)
             return str(super().__getitem__(name))
 
         def __iter__(self) -> Iterator[str]:
-            """Whoever goes through all of it makes a copy, as for a subprocess, and reads none for itself."""
-            names = list(super().__iter__())
-            copied.update(names)
-            return iter(names)
+            """Whoever asks for all of them in turn makes a copy, as for a subprocess, and reads none for itself."""
+            copying.clear()
+            copying.extend(super().__iter__())
+            return iter(list(copying))
 
     os.environ.__class__ = Noting
     try:
