@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python tests/bench/bench_launch.py
 	$(BIN)/python tests/bench/bench_overlay.py
 	$(BIN)/python tests/evals/bench_eval.py
+	$(BIN)/python tests/bench/bench_start.py
 
 # Real servers for every class of plans that fits this machine, against the plan's word; about ten minutes.
 sweep: setup

@@ -15,6 +15,9 @@ IMPORT_TIME_ENV = {
     ENABLE: "1",
     "SGLANG_USE_CPU_ENGINE": "1",
     "OMP_NUM_THREADS": "1",
+    # SGLang compiles one function of integers for TP > 1 (layers/vocab_parallel_embedding.py), at the first request:
+    # 4 s with torch's cache, a minute and a C++ compiler without. The same operations give the same integers.
+    "TORCHDYNAMO_DISABLE": "1",
     # Spawned schedulers import sgl_kernel before they load plugins, so the stand-in cannot be a hook.
     "PYTHONPATH": str(STAND_INS),
 }
@@ -56,4 +59,7 @@ def environment(*, ranks: int, cores: tuple[int, ...]) -> dict[str, str]:
         "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cores[rank % len(cores)]) for rank in range(ranks)),
         # A starved prefill misses heartbeats; decode would declare it lost (default: 2 misses).
         "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE": "100",
+        # /health would generate a token and then sleep a second, from the first look on; the proof of readiness
+        # generates through every pair anyhow.
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
     }

@@ -26,9 +26,7 @@ Source of the recipe: tried with SGLang 0.5.23; forked.py says what a child then
 
 import contextlib
 import fcntl
-import gc
 import json
-import multiprocessing
 import os
 import select
 import selectors
@@ -41,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.connector.host_memory.forked import MODULES, Server, be, name_process, settle
+from disagg_cli.connector.host_memory.import_sglang import import_sglang
 from disagg_cli.connector.host_memory.imported import Imported, import_and_note
 
 SETTLE_S = 5.0
@@ -48,27 +47,6 @@ SETTLE_S = 5.0
 
 LOCK = "lock"
 """File beside the socket, held by whoever starts or ends a parent there."""
-
-
-def import_sglang() -> None:
-    """Import all that servers import, then make `fork` the way in which SGLang starts its ranks."""
-    import nixl._api  # noqa: F401 - every scheduler rank imports it later
-    import numpy as np
-    import sglang.srt.models.registry as models
-    import torch.multiprocessing
-
-    models.import_model_classes("sglang.srt.models")
-    os.register_at_fork(after_in_child=np.random.seed)  # as `random` does for itself: siblings drew the same numbers
-    multiprocessing.set_start_method("fork", force=True)
-
-    def keep_fork(*_args: object, **_kwargs: object) -> None:
-        """SGLang forces `spawn` while it starts (entrypoints/engine.py); here that would import everything again."""
-
-    places: tuple[Any, ...] = (multiprocessing, torch.multiprocessing, multiprocessing.context.DefaultContext)
-    for place in places:
-        place.set_start_method = keep_fork
-    gc.collect()
-    gc.freeze()  # children would otherwise copy every page that the collector touches
 
 
 @dataclass(slots=True, eq=False)
