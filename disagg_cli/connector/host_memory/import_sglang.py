@@ -43,6 +43,7 @@ Not prometheus_client: it reads its folder for several processes when it is impo
 
 def import_sglang() -> None:
     """Import all that servers import, then make `fork` the way in which SGLang starts its ranks."""
+    gc.disable()  # it would go through all that there is again and again, for a quarter of the import's time
     import nixl._api  # noqa: F401 - every scheduler rank imports it later
     import numpy as np
     import sglang.srt.models.registry as models
@@ -56,6 +57,7 @@ def import_sglang() -> None:
     _apply_hooks()
     gc.collect()
     gc.freeze()  # children would otherwise copy every page that the collector touches
+    gc.enable()
 
 
 def _keep_fork() -> None:
