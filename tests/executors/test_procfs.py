@@ -1,4 +1,4 @@
-"""Processes by /proc, as hosts see theirs: the same as psutil sees here."""
+"""Processes by /proc, as hosts see theirs: the same as sessions.py sees here."""
 
 import json
 import os
