@@ -103,7 +103,7 @@ def test_no_text_raises(text):
 
 HOSTILE = ["1", "1,", "1,111", "#", "#### ", "\\boxed{", "\\boxed{1", "{", "answer is ", "answer:1=", "answer: 1",
            "answer", "-", "<think>", "</think>", "1\nQ:", "<|", "$", "1/", "1e", "\\frac{1}{", "^{1", "*", " ", "\n",
-           "1\\,", "1{,}", ".", "</s>", "<|channel|>"]  # fmt: skip
+           "1\\,", "1{,}", ".", "</s>", "<|channel|>", "\\frac{1,111", "1/1,111", "answer**", "####-"]  # fmt: skip
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
