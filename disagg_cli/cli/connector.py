@@ -27,6 +27,7 @@ app = typer.Typer(help="What SGLang's NIXL connector does with a plan.", no_args
 
 OnePrefillTp = Annotated[int | None, typer.Option("--prefill-tp", help="Verify one plan only: prefill TP.")]
 OneDecodeTp = Annotated[list[int] | None, typer.Option("--decode-tp", help="Its decode TP; repeat it for each pool.")]
+WithOverlay = Annotated[bool, typer.Option("--overlay", help="Verify it with disagg's overlay loaded.")]
 
 
 @app.command()
@@ -70,10 +71,12 @@ def verify(
     decode_pp: DecodePp = 1,
     model: Model = None,
     kv_heads: KvHeads = None,
+    overlay: WithOverlay = False,
     as_json: Json = False,
 ) -> None:
-    """Run the installed SGLang's own slicing code on recorded memory and compare its bytes with the plan's.
+    """Run the installed SGLang's own connector, both ends of it, on recorded memory; compare with the plan.
 
+    What is compared: the bytes that arrive, and whether each decode rank waits for all its senders, and not for ever.
     No GPU, server or network is used. Without sizes a grid of them is run, and a cell agrees where the installed
     connector does what disagg says of its release, faults included. With sizes that one plan must come out right.
     Exits 3 where it does not.
@@ -86,19 +89,19 @@ def verify(
     if (prefill_tp is None) is not (not decode_tp):
         raise UsageError("one plan needs --prefill-tp and --decode-tp", fix="give both, or neither for the grid")
     if prefill_tp is None or not decode_tp:
-        return _verify(list(grid()), all_right=False, as_json=as_json)
+        return _verify(list(grid()), all_right=False, overlay=overlay, as_json=as_json)
     from disagg_cli.cli.plan import planned_layout
 
     layout = planned_layout(model, kv_heads, None)
     prefill = side("prefill", prefill_tp, prefill_dp, prefill_pp, dp_attention=prefill_dp_attention)
     pools = [side("decode", tp, decode_dp, decode_pp, dp_attention=decode_dp_attention) for tp in decode_tp]
-    return _verify([one_check(layout, prefill, pools)], all_right=True, as_json=as_json)
+    return _verify([one_check(layout, prefill, pools)], all_right=True, overlay=overlay, as_json=as_json)
 
 
-def _verify(checks: "Sequence[Check]", *, all_right: bool, as_json: bool) -> None:
+def _verify(checks: "Sequence[Check]", *, all_right: bool, overlay: bool, as_json: bool) -> None:
     """Run checks, show them, and exit 3 where one does not hold."""
     from disagg_cli.connector.conformance.installed import import_connector
-    from disagg_cli.connector.conformance.verify import fits, run_checks
+    from disagg_cli.connector.conformance.verify import judged, run_checks
     from disagg_cli.connector.releases import choose_release, installed_release
     from disagg_cli.console.sink import console, show
     from disagg_cli.console.verify_view import verify_view
@@ -107,24 +110,25 @@ def _verify(checks: "Sequence[Check]", *, all_right: bool, as_json: bool) -> Non
     if installed_release() is None:
         raise UsageError("SGLang is not installed here", fix="pip install 'disagg-cli[engine]'")
     choice = choose_release(installed=installed_release())
-    runnable = [check for check in checks if fits(check)]
+    runnable = judged(checks, choice, overlay=overlay)
     if not runnable:
         raise PlanRefused("these sizes cannot be run: see `disagg plan` with the same options")
     with console(as_json=True).status(f"importing SGLang {choice.sglang}"):
-        connector = import_connector()
+        connector = import_connector(overlay=overlay)
     with console(as_json=True).status(f"running {len(runnable)} plans"):
-        cells = run_checks(connector, runnable, choice)
+        cells = run_checks(connector, runnable, choice, overlay=overlay)
     ok = all(cell.agrees and (cell.right or not all_right) for cell in cells)
-    show(verify_view(cells, choice), _document(cells, choice, ok=ok), as_json=as_json)
+    show(verify_view(cells, choice), _document(cells, choice, overlay=overlay, ok=ok), as_json=as_json)
     if not ok:
         raise typer.Exit(3)
 
 
-def _document(cells: "Sequence[Cell]", choice: "Choice", *, ok: bool) -> dict[str, Any]:
+def _document(cells: "Sequence[Cell]", choice: "Choice", *, overlay: bool, ok: bool) -> dict[str, Any]:
     return {
         "schema": "disagg.connector-verify/1",
         "sglang": choice.sglang,
         "judged_as": choice.release.name,
+        "overlay": overlay,
         "cells": [cell.document() for cell in cells],
         "agree": sum(cell.agrees for cell in cells),
         "right": sum(cell.right for cell in cells),

@@ -88,6 +88,29 @@ def cut_as_equal() -> str:
     )
 
 
+def sent_as_equal() -> str:
+    """K and V heads of different size (0.5.12 and earlier)."""
+    return (
+        "K and V heads differ in size, and the connector takes V's items to be as long as K's: silent garbage, or "
+        "NIXL_ERR_NOT_FOUND at the end of the pool"
+    )
+
+
+def decode_stage_past_list() -> str:
+    """Decode stages (0.5.6)."""
+    return (
+        "this release looks up a decode stage's layers as if that stage had all of them: an IndexError ends the prefill"
+    )
+
+
+def stage_past_pool() -> str:
+    """Hybrids with prefill stages (0.5.16 and earlier)."""
+    return (
+        "the connector looks for a hybrid's attention and state layers in places that a stage's pools do not have: an "
+        "IndexError where the stage should send, and nothing arrives"
+    )
+
+
 def stages_unpaired(case: Case) -> str:
     """Several prefill stages and pools that do not name their layers (0.5.17 and later)."""
     return (
@@ -103,7 +126,7 @@ def stage_past_list() -> str:
 
 
 def stage_offset(case: Case) -> str:
-    """Hybrids with prefill stages (0.5.12 and earlier)."""
+    """Sliding-window models with prefill stages (0.5.12 and earlier)."""
     return (
         f"{case.pp} prefill stages write their layers where the connector counts them, not where the decode's pools "
         f"have them: silent garbage"
@@ -182,6 +205,15 @@ def early(case: Case) -> str:
 def pools_share_a_cut() -> str:
     """Pools that need the same source list."""
     return "the decode pools can share one prepared list of source slices"
+
+
+def pools_take_the_first_cut(decode_tps: Sequence[int]) -> str:
+    """Pools that need different source lists, of equally long slices (0.5.13 to 0.5.16)."""
+    sizes = " and ".join(str(tp) for tp in sorted(set(decode_tps)))
+    return (
+        f"each prefill rank cuts its heads once, for the first decode worker that connects; attention TP {sizes} need "
+        f"different cuts into slices of one length, so the pool that connects later gets wrong heads: silent garbage"
+    )
 
 
 def pools_need_cuts(decode_tps: Sequence[int]) -> str:

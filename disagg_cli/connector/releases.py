@@ -29,6 +29,7 @@ class Connector:
     swa_slices: str
     mamba_slices: str
     stage_pairing: str
+    decode_stages: bool
     ragged_stages: str
     hybrid_offset: str
     latent_hybrids: str

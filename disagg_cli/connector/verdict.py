@@ -77,7 +77,7 @@ def wrong_decode_ranks(release: Release, case: Case) -> tuple[int, ...]:
     """The decode ranks that get wrong bytes; none where the outcome is another one."""
     if judge_case(release, case).outcome is not Outcome.WRONG_BYTES:
         return ()
-    if not _sliced_bytes(release.connector, case):
+    if case.asymmetric or not _sliced_bytes(release.connector, case):
         return tuple(range(case.decode_tp))
     spread = case.prefill_tp < case.decode_tp
     return (head_maths.misled_by_modulo if spread else head_maths.misled_by_offset)(*case.size)
@@ -139,7 +139,8 @@ def _rank_mapping(connector: Connector, case: Case) -> _Ruling | None:
             return Outcome.UNSUPPORTED, reasons.unloadable(case, tp)
     if case.decode_pp not in (1, case.pp):
         return Outcome.UNSUPPORTED, reasons.decode_pipeline(case)
-    if case.latent and case.kind is LayoutKind.HYBRID and case.uneven and connector.latent_hybrids == "unknown":
+    paired = not case.uneven and case.pp == 1 and sum(case.stage_layers) % 2 == 0
+    if case.latent and case.kind is LayoutKind.HYBRID and not paired and connector.latent_hybrids == "unknown":
         return Outcome.UNSUPPORTED, reasons.latent_hybrid_unknown()
     if case.components > 1 and connector.components == "unknown":
         return Outcome.UNSUPPORTED, reasons.components_unknown()
@@ -177,12 +178,14 @@ def _stage_registration(connector: Connector, case: Case) -> _Ruling | None:
 
 
 def _kv_send(connector: Connector, case: Case) -> _Ruling | None:
-    """Cut the heads of each request."""
-    if not case.sliced or connector.descriptors != "per_request":
-        return None
-    if connector.head_maths == "per_rank" and head_maths.divides_by_zero(*case.size):
+    """Cut the heads of each request, and look up the places of its layers."""
+    if case.sliced and connector.head_maths == "per_rank" and head_maths.divides_by_zero(*case.size):
         return Outcome.ZERO_DIVISION, reasons.division(case)
-    return (Outcome.NOT_FOUND, reasons.cut_as_equal()) if case.asymmetric else None
+    if case.decode_pp > 1 and not connector.decode_stages:
+        return Outcome.RUNTIME_ERROR, reasons.decode_stage_past_list()
+    if case.kind is LayoutKind.HYBRID and case.stages > 1 and connector.stage_pairing in ("offset", "first"):
+        return Outcome.RUNTIME_ERROR, reasons.stage_past_pool()
+    return None
 
 
 def _state_send(connector: Connector, case: Case) -> _Ruling | None:
@@ -216,6 +219,8 @@ def _bytes(connector: Connector, case: Case) -> _Ruling | None:
     """Compare the heads that arrive with those that belong there."""
     if case.has_state and not connector.state_sent:
         return Outcome.WRONG_BYTES, reasons.state_not_sent()
+    if case.asymmetric and connector.descriptors == "per_request":
+        return Outcome.WRONG_BYTES, reasons.sent_as_equal()
     return _sliced_bytes(connector, case) or _stage_bytes(connector, case) or _state_bytes(connector, case)
 
 
@@ -238,7 +243,7 @@ def _stage_bytes(connector: Connector, case: Case) -> _Ruling | None:
     if case.stages == 1:
         return None
     by_offset = connector.stage_pairing == "offset"
-    if by_offset and case.kind in (LayoutKind.SWA, LayoutKind.HYBRID):
+    if by_offset and case.kind is LayoutKind.SWA:
         return Outcome.WRONG_BYTES, reasons.stage_offset(case)
     if (case.sliced or (by_offset and not case.whole)) and case.ragged and connector.ragged_stages == "wrong":
         return Outcome.WRONG_BYTES, reasons.ragged(case)
@@ -280,8 +285,11 @@ def _mix(connector: Connector, cases: Sequence[Case]) -> _Ruling | None:
     if connector.descriptors != "prepared":
         return None
     sliced = [case for case in cases if case.sliced and not _rank_mapping(connector, case)]
-    if len({_cut(connector, case) for case in sliced}) < 2:
+    cuts = {_cut(connector, case) for case in sliced}
+    if len(cuts) < 2:
         return None
+    if len({heads_each for _, heads_each in cuts}) == 1:
+        return Outcome.WRONG_BYTES, reasons.pools_take_the_first_cut([case.decode_tp for case in sliced])
     return Outcome.RUNTIME_ERROR, reasons.pools_need_cuts([case.decode_tp for case in sliced])
 
 

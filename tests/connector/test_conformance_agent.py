@@ -64,3 +64,16 @@ def test_an_index_past_the_list_is_invalid():
 def test_an_empty_list_is_invalid():
     with pytest.raises(NixlRefused, match="empty list"):
         RecordingAgent({"": Memory()}).prep_xfer_dlist("", np.empty((0, 5), dtype=np.uint64))
+
+
+def test_notices_are_kept_by_peer_until_somebody_delivers_them():
+    source, _, read = memory(1)
+    target, _, write = memory(0)
+    agent = RecordingAgent({"": source, "d": target})
+    agent.transfer(agent.initialize_xfer("WRITE", rows((read, 1)), rows((write, 1)), "d", b"7_kv_0_1_0"))
+    agent.send_notif("d", b"7_aux")
+    assert agent.sent == {"d": [b"7_kv_0_1_0", b"7_aux"]}
+    assert agent.get_new_notifs() == {}
+    agent.arrived += agent.sent["d"]
+    assert list(agent.get_new_notifs().values()) == [[b"7_kv_0_1_0", b"7_aux"]]
+    assert agent.calls["transfer"] == 1

@@ -54,17 +54,21 @@ def test_what_sglang_does_not_load_or_map_is_not_run(prefill, decode):
 
 def test_a_connector_that_lacks_a_name_is_not_judged():
     class Manager:
-        """A connector of a release to come, in which nothing has its old name."""
+        """A connector of a release to come, which wants what no earlier one does."""
+
+        def __init__(self, *_args):
+            self.engine = self.transfer_fabric
 
     changed = Installed(
-        nixl=SimpleNamespace(NixlKVManager=Manager),
+        nixl=SimpleNamespace(NixlKVManager=Manager, DisaggregationMode=SimpleNamespace(PREFILL=1, DECODE=2)),
         base=SimpleNamespace(KVArgs=type("KVArgs", (), {}), StateType=None),
+        common=SimpleNamespace(CommonKVManager=type("CommonKVManager", (), {})),
         prefill=SimpleNamespace(),
     )
     cell = run_check(changed, check("Qwen/Qwen3-0.6B", 2, 1), choose_release("0.5.23"))
     assert (cell.agrees, cell.observed) == (False, None)
     assert "cannot be driven" in cell.note
-    assert "_resolve_rank_mapping" in cell.note
+    assert "transfer_fabric" in cell.note
 
 
 def test_pools_are_expected_to_fail_together():

@@ -80,8 +80,9 @@ def test_hybrid_models_finish_on_0_5_12_where_dense_ones_hang():
     assert on("0.5.12", 4, 4, 8, kind=LayoutKind.HYBRID).ok
 
 
-def test_hybrid_models_with_prefill_stages_hang_on_0_5_11():
-    assert on("0.5.11", 4, 4, 8, pp=2, kind=LayoutKind.HYBRID).outcome is Outcome.HANG
+def test_windows_with_prefill_stages_hang_on_0_5_11():
+    """KV is told apart by stage, but state by TP rank."""
+    assert on("0.5.11", 4, 4, 8, pp=2, kind=LayoutKind.SWA).outcome is Outcome.HANG
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 6), (3, 2, 6), (4, 6, 12), (3, 1, 8)])
@@ -121,3 +122,8 @@ def test_decode_pools_behind_one_prefill(release, p, pools, total, ok):
 
 def test_mla_pools_mix_freely():
     assert judge_pools(find_release("0.5.23"), 2, (1, 4), 1, kind=LayoutKind.MLA).ok
+
+
+def test_pools_with_slices_of_one_length_get_wrong_heads():
+    assert judge_pools(find_release("0.5.13"), 2, (4, 8), 4).outcome is Outcome.WRONG_BYTES
+    assert judge_pools(find_release("0.5.23"), 2, (4, 8), 4).ok

@@ -1,9 +1,11 @@
 """A NIXL agent that moves bytes between recorded memories, and refuses every descriptor outside registered memory.
 
-It offers what SGLang's NIXL connector calls (0.5.13 to 0.5.23). Its refusals are NIXL's: NOT_FOUND for a descriptor
-that no registered region holds, INVALID_PARAM for two lists that do not match.
+It offers what SGLang's NIXL connector calls (0.5.6 to 0.5.23). Its refusals are NIXL's: NOT_FOUND for a descriptor
+that no registered region holds, INVALID_PARAM for two lists that do not match. Notices are kept, not delivered: who
+counts them may then choose their order.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,10 +60,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared list of descriptors in one memory."""
+    """A prepared list of descriptors in the memory of one agent, the own one being ""."""
 
     memory: Memory
     descriptors: Descriptors
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,54 +73,94 @@ class Transfer:
 
     source: Prepared
     target: Prepared
+    notice: bytes = b""
 
 
 @dataclass(slots=True)
 class RecordingAgent:
-    """The agent of one prefill rank: its own memory under the name "", its decode peers under theirs."""
+    """The agent of one rank: its own memory under the name "", its peers under theirs.
+
+    `sent` are the notices that its transfers gave, peer by peer, also where they gave none; `arrived` are those that it
+    has yet to read.
+    """
 
     memories: Mapping[str, Memory]
-    writes: int = 0
-    bytes_written: int = 0
-    descriptors_prepared: int = field(default=0)
+    name: str = ""
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
+    arrived: list[bytes] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def create_backend(self, *_options: Any) -> None:
+        """Offer one backend."""
+
+    def get_plugin_list(self) -> list[str]:
+        """Name the backends that SGLang asks for."""
+        return ["UCX"]
+
+    def register_memory(self, regions: Any, *_kind: Any) -> Any:
+        """Take what the rank's memory holds already."""
+        return regions or True
+
+    def get_agent_metadata(self) -> bytes:
+        """What a peer needs to reach this agent: nothing."""
+        return b"-"
+
+    def add_remote_agent(self, _metadata: bytes) -> None:
+        """Know a peer, which its memory's name does already."""
+
+    def check_xfer_state(self, _transfer: Transfer) -> str:
+        """Say that a transfer is over, as each is when `transfer` returns."""
+        return "DONE"
+
+    def send_notif(self, peer: str, notice: bytes) -> None:
+        """Give a notice that belongs to no transfer."""
+        self.sent.setdefault(peer, []).append(notice)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        """The notices that have arrived since the last call."""
+        new, self.arrived = self.arrived, []
+        return {"a peer": new} if new else {}
 
     def get_xfer_descs(self, requests: Any, *_kind: Any) -> Descriptors:
         """Normalize (address, length, device) rows."""
+        self.calls["get_xfer_descs"] += 1
         return np.asarray(requests, dtype=np.uint64).reshape(-1, 3)
 
     def prep_xfer_dlist(self, name: str, descriptors: Any, *_kind: Any) -> Prepared:
         """Prepare a list; rows of five are (address, length, device, stride, count)."""
+        self.calls["prep_xfer_dlist"] += 1
         rows = np.asarray(descriptors, dtype=np.uint64)
         rows = _expand(rows) if rows.ndim == 2 and rows.shape[1] == 5 else rows.reshape(-1, 3)
         if not len(rows):
             raise NixlRefused("NIXL_ERR_INVALID_PARAM", "an empty list of descriptors")
         memory = self.memories[name]
         memory.check(rows)
-        self.descriptors_prepared += len(rows)
-        return Prepared(memory, rows)
+        return Prepared(memory, rows, name)
 
     def make_prepped_xfer(
-        self, _operation: str, source: Prepared, src: Any, target: Prepared, dst: Any, *_notice: Any
+        self, _operation: str, source: Prepared, src: Any, target: Prepared, dst: Any, *notice: Any
     ) -> Transfer:
         """Pick rows of two prepared lists."""
-        return _pair(_pick(source, src), _pick(target, dst))
+        self.calls["make_prepped_xfer"] += 1
+        return _pair(_pick(source, src), _pick(target, dst), notice)
 
     def initialize_xfer(
-        self, _operation: str, source: Descriptors, target: Descriptors, peer: str, *_notice: Any
+        self, _operation: str, source: Descriptors, target: Descriptors, peer: str, *notice: Any
     ) -> Transfer:
         """Make a transfer of lists that were not prepared."""
+        self.calls["initialize_xfer"] += 1
         local, remote = self.memories[""], self.memories[peer]
         local.check(source)
         remote.check(target)
-        return _pair(Prepared(local, source), Prepared(remote, target))
+        return _pair(Prepared(local, source), Prepared(remote, target, peer), notice)
 
     def transfer(self, transfer: Transfer) -> str:
         """Copy every pair of descriptors."""
+        self.calls["transfer"] += 1
         for source, target in zip(transfer.source.descriptors, transfer.target.descriptors, strict=True):
             address, length = int(source[0]), int(source[1])
             transfer.target.memory.at(int(target[0]), int(target[1]))[:] = transfer.source.memory.at(address, length)
-            self.bytes_written += length
-        self.writes += len(transfer.source.descriptors)
+        self.sent.setdefault(transfer.target.owner, []).extend([transfer.notice] if transfer.notice else [])
         return "DONE"
 
 
@@ -134,12 +177,12 @@ def _pick(prepared: Prepared, indices: Sequence[int]) -> Prepared:
     rows = np.asarray(indices, dtype=np.int64)
     if len(rows) and not (rows.min() >= 0 and rows.max() < len(prepared.descriptors)):
         raise NixlRefused("NIXL_ERR_INVALID_PARAM", f"index {rows.max()} of a list of {len(prepared.descriptors)}")
-    return Prepared(prepared.memory, prepared.descriptors[rows])
+    return Prepared(prepared.memory, prepared.descriptors[rows], prepared.owner)
 
 
-def _pair(source: Prepared, target: Prepared) -> Transfer:
+def _pair(source: Prepared, target: Prepared, notice: Sequence[bytes]) -> Transfer:
     """Refuse lists of different number or lengths."""
     lengths = source.descriptors[:, 1], target.descriptors[:, 1]
     if lengths[0].shape != lengths[1].shape or (lengths[0] != lengths[1]).any():
         raise NixlRefused("NIXL_ERR_INVALID_PARAM", "source and destination descriptors differ in number or length")
-    return Transfer(source, target)
+    return Transfer(source, target, notice[0] if notice else b"")

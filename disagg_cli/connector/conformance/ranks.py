@@ -19,9 +19,11 @@ from disagg_cli.kv.linear_state import StateTensor
 Cells = npt.NDArray[np.uint64]
 
 PAGE = 2
-PREFILL_SLOTS, DECODE_SLOTS = 5, 7
+PREFILL_SLOTS, DECODE_SLOTS = 25, 27
 PREFILL_PAGES, DECODE_PAGES = (3, 1, 4), (2, 5, 0)
 """The pages of the one request, in its order, on each side."""
+PREFILL_AUX, DECODE_AUX = 1, 2
+"""The request's slot among the metadata buffers (first token and so on) of each side."""
 CELL = 8
 
 
@@ -58,20 +60,29 @@ class Side:
         """The pages that the request holds."""
         return PREFILL_PAGES if self.prefill else DECODE_PAGES
 
+    @property
+    def aux(self) -> int:
+        """The slot of the request's metadata."""
+        return PREFILL_AUX if self.prefill else DECODE_AUX
+
 
 @dataclass(slots=True)
 class Rank:
-    """All buffers of one rank. `kv` is the main pool, K's then V's; `state` the tensors of a second component."""
+    """All buffers of one rank.
+
+    `kv` is the main pool, K's then V's; `state` the tensors of a second component; `aux` the metadata.
+    """
 
     side: Side
     memory: Memory = field(default_factory=Memory)
     kv: list[Buffer] = field(default_factory=list)
     state: list[Buffer] = field(default_factory=list)
+    aux: list[Buffer] = field(default_factory=list)
 
     @property
     def buffers(self) -> list[Buffer]:
         """Every buffer."""
-        return self.kv + self.state
+        return self.kv + self.state + self.aux
 
 
 def build_rank(layout: KVLayout, side: Side, *, filled: bool) -> Rank:
@@ -89,6 +100,7 @@ def build_rank(layout: KVLayout, side: Side, *, filled: bool) -> Rank:
     if layout.state:
         for number, tensor in enumerate(layout.state.tensors):
             rank.state += _state_buffers(rank, tensor, number, others, filled=filled)
+    rank.aux.append(_aux_buffer(rank, filled=filled))
     return rank
 
 
@@ -151,6 +163,13 @@ def _state_buffers(
             cells[side.pages[0]] = _label(3 + number, layer, 0) + channels
         made.append(Buffer(cells, rank.memory.register(cells), layer))
     return made
+
+
+def _aux_buffer(rank: Rank, *, filled: bool) -> Buffer:
+    cells = np.zeros((4, 1), dtype=np.uint64)
+    if filled:
+        cells[rank.side.aux] = _label(62, 0, 0)
+    return Buffer(cells, rank.memory.register(cells), 0)
 
 
 def _label(pool: int, layer: int, half: int) -> int:

@@ -2,24 +2,23 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from disagg_cli.connector.case import Outcome, case_of
+from disagg_cli.connector.case import Case, Outcome, case_of
+from disagg_cli.connector.classes import CLASSES
 from disagg_cli.connector.conformance.exchange import Observed, observe
 from disagg_cli.connector.conformance.installed import ConnectorChanged, Installed
 from disagg_cli.connector.releases import Choice
+from disagg_cli.connector.repairs import judge_repaired
 from disagg_cli.connector.verdict import Verdict, judge_case, judge_pools
 from disagg_cli.kv import heads
 from disagg_cli.kv.layout import IndexCache, KVLayout, LayoutKind, UnsupportedLayout, WindowPool
 from disagg_cli.kv.linear_state import LinearState, StateTensor
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.kv.plan import loads, plan_slices
-
-_UNSEEN = (Outcome.HANG, Outcome.EARLY_DONE)
-"""Outcomes that come from counting notices, which a run without messages does not show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +29,12 @@ class Check:
     layout: KVLayout
     prefill: Parallelism
     pools: tuple[Parallelism, ...]
+
+    @property
+    def letter(self) -> str:
+        """The class of plans (classes.py) whose example this is; empty for any other plan."""
+        cases = [case_of(self.layout, self.prefill, pool) for pool in self.pools]
+        return next((one.letter for one in CLASSES if len(cases) == 1 and _is_example(cases[0], one.case)), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +61,7 @@ class Cell:
         p, pools = self.check.prefill, self.check.pools
         return {
             "layout": self.check.label,
+            "class": self.check.letter or None,
             "prefill_tp": p.attention_tp,
             "prefill_pp": p.pp,
             "decode_tp": [pool.attention_tp for pool in pools],
@@ -65,14 +71,15 @@ class Cell:
             "observed": self.observed.outcome.value if self.observed else None,
             "detail": self.observed.detail if self.observed else self.note,
             "keys_expected": self.observed.keys_expected if self.observed else None,
+            "agent_calls": dict(self.observed.agent_calls) if self.observed else None,
             "agrees": self.agrees,
             "note": self.note,
         }
 
 
-def run_check(installed: Installed, check: Check, choice: Choice) -> Cell:
+def run_check(installed: Installed, check: Check, choice: Choice, *, overlay: bool = False) -> Cell:
     """Run one plan and compare."""
-    expected = expect(check, choice)
+    expected = expect(check, choice, overlay=overlay)
     try:
         observed = observe(installed, check.layout, check.prefill, check.pools)
     except ConnectorChanged as error:
@@ -80,27 +87,40 @@ def run_check(installed: Installed, check: Check, choice: Choice) -> Cell:
     return Cell(check=check, expected=expected, observed=observed, note=_difference(check, expected, observed))
 
 
-def run_checks(
-    installed: Installed, checks: Sequence[Check], choice: Choice, seen: Callable[[Cell], None] = lambda _: None
-) -> list[Cell]:
+def run_checks(installed: Installed, checks: Sequence[Check], choice: Choice, *, overlay: bool = False) -> list[Cell]:
     """Run plans one after another, with SGLang's own log lines kept off the screen."""
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     try:
-        cells = []
-        for check in checks:
-            cells.append(run_check(installed, check, choice))
-            seen(cells[-1])
-        return cells
+        return [run_check(installed, check, choice, overlay=overlay) for check in checks]
     finally:
         logging.disable(logging.NOTSET)
 
 
-def expect(check: Check, choice: Choice) -> Verdict:
-    """What disagg says of a check: of its first pool that fails, else of the pools together."""
-    verdicts = [judge_case(choice.release, case_of(check.layout, check.prefill, pool)) for pool in check.pools]
-    failing = next((verdict for verdict in verdicts if not verdict.ok), None)
-    if failing or len(verdicts) == 1:
-        return failing or verdicts[0]
+def judged(checks: Iterable[Check], choice: Choice, *, overlay: bool = False) -> list[Check]:
+    """The checks of which disagg says something for this release, and which SGLang would load.
+
+    With the overlay: those that it has to do with.
+    """
+    return [
+        check
+        for check in checks
+        if fits(check)
+        and (not overlay or check.layout.kind is LayoutKind.MHA)
+        and expect(check, choice, overlay=overlay).outcome is not Outcome.UNSUPPORTED
+    ]
+
+
+def expect(check: Check, choice: Choice, *, overlay: bool = False) -> Verdict:
+    """What disagg says of a check: of its first pool, of all together, or of the first of the others that fails."""
+    cases = [case_of(check.layout, check.prefill, pool) for pool in check.pools]
+    repaired = [judge_repaired(choice.release, case) for case in cases] if overlay else []
+    verdicts = [verdict for verdict in repaired if verdict] or [judge_case(choice.release, case) for case in cases]
+    together = [] if overlay or len(cases) == 1 else [_together(check, choice)]
+    return next((verdict for verdict in (verdicts[0], *together, *verdicts[1:]) if not verdict.ok), verdicts[0])
+
+
+def _together(check: Check, choice: Choice) -> Verdict:
+    """Of decode pools that share a prefill rank's source list, later ones find it cut for the first."""
     return judge_pools(
         choice.release,
         check.prefill.attention_tp,
@@ -117,8 +137,6 @@ def _difference(check: Check, expected: Verdict, observed: Observed) -> str:
     keys = plans[-1].keys_expected if plans[-1] else None
     if len(plans) == 1 and observed.keys_expected not in (None, 0, keys):
         return f"it waits for {observed.keys_expected} senders, the plan for {keys}"
-    if expected.outcome in _UNSEEN:
-        return ""
     if expected.outcome is not observed.outcome:
         return f"expected {expected.outcome.value}, saw {observed.outcome.value} ({observed.detail})"
     return ""
@@ -131,16 +149,27 @@ def grid(sizes: Sequence[int] = (1, 2, 4, 8, 16), kv_heads: Sequence[int] = (1, 
     for label, layout in _others().items():
         for p, d in product((1, 2, 4, 8), (1, 2, 4, 8)):
             yield Check(label=label, layout=layout, prefill=Parallelism(tp=p), pools=(Parallelism(tp=d),))
+    eight = replace(_others()["gdn"], total_kv_heads=8)
+    yield Check(label="gdn, 8 heads", layout=eight, prefill=Parallelism(tp=4), pools=(Parallelism(tp=2),))
     staged = {"mha": _layout(8), "mha, ragged stages": _layout(8, num_layers=5), **_others()}
     for label, layout in staged.items():
-        for (p, d), pp in product(((2, 2), (4, 2), (2, 4)), (1, 2)):
+        for (p, d), pp in product(((2, 2), (4, 4), (4, 2), (2, 4)), (1, 2)):
             yield Check(
                 label=label,
                 layout=layout,
                 prefill=Parallelism(tp=p, pp=2),
                 pools=(Parallelism(tp=d, pp=pp),),
             )
-    for t, p, pools in ((4, 2, (1, 4)), (8, 2, (4, 8)), (4, 2, (4, 8)), (8, 4, (1, 2)), (8, 2, (2, 4))):
+    mixed = (
+        (4, 2, (1, 4)),
+        (8, 2, (4, 8)),
+        (4, 2, (4, 8)),
+        (8, 4, (1, 2)),
+        (8, 2, (2, 4)),
+        (2, 4, (4, 8)),
+        (2, 1, (2, 4, 8)),
+    )
+    for t, p, pools in mixed:
         made = tuple(Parallelism(tp=d) for d in pools)
         yield Check(label="mha, mixed pools", layout=_layout(t), prefill=Parallelism(tp=p), pools=made)
 
@@ -164,6 +193,13 @@ def fits(check: Check) -> bool:
     sides = (check.prefill, *check.pools)
     aligned = all(heads.aligned(check.prefill.attention_tp, pool.attention_tp) for pool in check.pools)
     return aligned and all(loads(check.layout, side.attention_tp) for side in sides)
+
+
+def _is_example(case: Case, example: Case) -> bool:
+    """Whether a case is a class's example, with nothing about it that the class does not name."""
+    plain = not ((case.latent and case.kind is LayoutKind.HYBRID) or case.indexed or case.asymmetric or case.ragged)
+    named = [(one.size, one.pp, one.decode_pp, one.kind, one.cut_whole) for one in (case, example)]
+    return plain and named[0] == named[1]
 
 
 def _small(layout: KVLayout, step: int) -> KVLayout:

@@ -28,8 +28,8 @@ SEND_COMPUTED = (
 )
 
 
-def install() -> None:
-    """Register the hooks that fit this SGLang, all of them or none, and say so in the worker's log."""
+def install() -> bool:
+    """Register the hooks that fit this SGLang, all of them or none; say which in the worker's log, and return it."""
     send = _parameters("send_kvcache_slice")
     if send == SEND_COMPUTED:
         _hook("send_kvcache_slice", send_computed)
@@ -40,6 +40,8 @@ def install() -> None:
         say(f"{LOADED}: replicated KV heads are sliced right, and each decode TP has its own source descriptors")
     else:
         say(f"{REFUSED}: this SGLang's NixlKVManager has another shape than the overlay knows (send: {send})")
+        return False
+    return True
 
 
 def prepare(original: Callable[..., Any], manager: Any, peer_name: str, peer: Any, *args: Any, **kwargs: Any) -> Any:
