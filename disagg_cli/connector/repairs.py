@@ -1,11 +1,13 @@
 """What a release does with a plan once the overlay (connector/overlay) is loaded. Pure.
 
-The overlay shows the stock arithmetic a deployment without replicas, so its outcome is the stock outcome of that one.
-It is loaded through SGLang's plugin door, which exists from 0.5.11 on.
+The overlay shows the stock arithmetic a deployment without replicas, so its outcome is the stock outcome of that one,
+on a connector whose counting is mended where that is needed. It is loaded through SGLang's plugin door, which exists
+from 0.5.11 on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from packaging.version import Version
 
@@ -16,6 +18,12 @@ from disagg_cli.connector.verdict import Verdict, judge_case
 from disagg_cli.kv.layout import LayoutKind
 
 FIRST_WITH_PLUGINS = Version("0.5.11")
+
+MENDED: Mapping[str, Mapping[str, Any]] = {
+    "0.5.11": {"kv_key": "source_rank", "state_key": "source_rank"},
+    "0.5.12": {"dense_finishes": True},
+}
+"""What the overlay changes about how a decode rank counts its senders, release by release (facts of releases.yaml)."""
 
 
 def loads(release: Release) -> bool:
@@ -28,7 +36,8 @@ def judge_repaired(release: Release, case: Case) -> Verdict | None:
     if not loads(release) or case.kind is not LayoutKind.MHA:
         return None
     seen = without_replicas(case.prefill_tp, case.decode_tp, 0, case.kv_heads)
-    return judge_case(release, replace(case, decode_tp=seen.decode_tp, kv_heads=seen.kv_heads))
+    mended = replace(release, connector=replace(release.connector, **MENDED.get(release.name, {})))
+    return judge_case(mended, replace(case, decode_tp=seen.decode_tp, kv_heads=seen.kv_heads))
 
 
 def repairs(release: Release, cases: Sequence[Case]) -> bool:

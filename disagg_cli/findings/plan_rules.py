@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from disagg_cli.connector.case import Case, Outcome
 from disagg_cli.connector.releases import Choice
+from disagg_cli.connector.repairs import FIRST_WITH_PLUGINS, loads
 from disagg_cli.connector.verdict import Verdict
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.kv import heads
@@ -238,4 +239,5 @@ def with_overlay(findings: Sequence[Finding], *, where: str) -> list[Finding]:
 
 def overlay_required(choice: Choice, *, where: str) -> list[Finding]:
     """The finding of a plan that requires an overlay which cannot repair it."""
-    return [finding("DSG124", f"the overlay cannot make SGLang {choice.sglang} right for this plan", where=where)]
+    why = "" if loads(choice.release) else f": it has no door for plugins, which SGLang {FIRST_WITH_PLUGINS} opened"
+    return [finding("DSG124", f"the overlay cannot make SGLang {choice.sglang} right for this plan{why}", where=where)]

@@ -24,9 +24,15 @@ def test_decode_pools_of_different_tp_behind_one_prefill():
 
 
 @pytest.mark.parametrize("release", ["0.5.11", "0.5.12"])
-def test_tags_that_collide_are_not_repaired(release):
-    """TP4 -> TP1: the receiver counts senders by keys that say the same. The fix is a newer release."""
-    assert not repairs(find_release(release), [case(4, 1, 8)])
+@pytest.mark.parametrize("sizes", [(4, 1, 8), (4, 2, 8), (4, 1, 2), (4, 4, 8), (1, 4, 2)])
+def test_releases_that_count_wrongly(release, sizes):
+    """TP4 -> TP1 and others: on 0.5.11 senders say the same, on 0.5.12 a request without extra state never ends."""
+    assert repairs(find_release(release), [case(*sizes)])
+
+
+def test_prefill_stages_are_told_apart_on_0_5_11_and_not_on_0_5_12():
+    assert repairs(find_release("0.5.11"), [case(4, 2, 8, pp=2)])
+    assert not repairs(find_release("0.5.12"), [case(4, 2, 8, pp=2)])
 
 
 def test_there_is_no_door_before_0_5_11():

@@ -4,11 +4,15 @@ Since 0.5.13 descriptor lists are prepared once for each peer, and the source's 
 `disaggregation/nixl/conn.py`). The overlay keeps it so, but has one source list for each way of cutting a token:
 decode pools of different TP sizes behind one prefill then no longer share a list that fits only the first of them.
 Before 0.5.13 slices are computed for each request, from arguments.
+
+Two releases also count wrongly. 0.5.11 signs KV with the pipeline stage alone, so that decode cannot tell TP ranks
+apart; 0.5.12 sends the metadata, and the word that it waits for, only where a model has extra state (sglang #25698).
 """
 
 import copy
 import inspect
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import NixlKVManager
@@ -33,7 +37,7 @@ def install() -> bool:
     send = _parameters("send_kvcache_slice")
     if send == SEND_COMPUTED:
         _hook("send_kvcache_slice", send_computed)
-        say(f"{LOADED}: replicated KV heads are sliced right for each request")
+        say(f"{LOADED}: replicated KV heads are sliced right for each request{_mend_counting()}")
     elif send[:4] == SEND_PREPARED and _parameters("_init_hetero_tp_prep_handle")[:3] == PREPARE:
         _hook("_init_hetero_tp_prep_handle", prepare)
         _hook("send_kvcache_slice", send_prepared)
@@ -42,6 +46,18 @@ def install() -> bool:
         say(f"{REFUSED}: this SGLang's NixlKVManager has another shape than the overlay knows (send: {send})")
         return False
     return True
+
+
+def _mend_counting() -> str:
+    """Register what lets decode count its senders, in the two releases that need it; say what, for the log."""
+    if not hasattr(NixlKVManager, "transfer_worker"):
+        _hook("add_transfer_request", sign_by_rank)
+        return ", and each prefill rank signs with its own number"
+    if version("sglang") == "0.5.12":
+        _hook("add_transfer_request", name_no_state)
+        _hook("maybe_send_extra", say_no_state)
+        return ", and requests without extra state finish"
+    return ""
 
 
 def prepare(original: Callable[..., Any], manager: Any, peer_name: str, peer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,6 +88,34 @@ def send_computed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         call["prefill_tp_size"], call["decode_tp_size"], call["decode_tp_rank"], _kv_heads(call["self"])
     )
     return original(**call | {"decode_tp_size": seen.decode_tp, "decode_tp_rank": seen.decode_rank})
+
+
+def sign_by_rank(original: Callable[..., Any], manager: Any, *args: Any, **kwargs: Any) -> Any:
+    """Send a request's chunk as a rank that no other one has: later releases' `transfer_source_rank`.
+
+    Where slices are computed, only the rank within attention TP counts, and that stays what it is.
+    """
+    view = shown(manager, kv_args=copy.copy(manager.kv_args))
+    number = manager.kv_args.pp_rank * manager.server_args.tp_size + manager.kv_args.engine_rank
+    view.kv_args.pp_rank = view.kv_args.engine_rank = number
+    return original(view, *args, **kwargs)
+
+
+def name_no_state(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Hand on "no extra state" as a list that is not empty: its metadata is then sent like any other request's."""
+    call = inspect.signature(original).bind(*args, **kwargs).arguments
+    return original(**call | {"state_indices": call.get("state_indices") or [None]})
+
+
+def say_no_state(
+    original: Callable[..., Any], manager: Any, peer_name: str, indices: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Tell decode that there is no extra state to come, which it waits for all the same."""
+    if manager.kv_args.state_types:
+        return original(manager, peer_name, indices, *args, **kwargs)
+    call = inspect.signature(original).bind(manager, peer_name, indices, *args, **kwargs).arguments
+    manager.agent.send_notif(peer_name, call["notif"].encode("ascii"))
+    return []
 
 
 def _kv_heads(manager: Any) -> int:
