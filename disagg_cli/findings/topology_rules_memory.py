@@ -19,6 +19,8 @@ OTHER_WEIGHTS = ("cpu-offload-gb", "offload-group-size", "json-model-override-ar
 
 SIZES = ("page-size", "context-length", "max-total-tokens", "max-running-requests")
 PART = "mem-fraction-static"
+MANY_RESERVED = 1024
+"""What halved throughput in sglang #6860."""
 
 QUANTIZED_BYTES = {"w4": 0.5, "fp4": 0.5, "int4": 0.5, "awq": 0.5, "gptq": 0.5, "fp8": 1.0, "w8a8": 1.0, "int8": 1.0}
 
@@ -155,6 +157,15 @@ def decode_holds_less(case: Case) -> Iterator[Finding]:
         yield finding("DSG808", message, where=case.at(pool, "args", "max-total-tokens"))
 
 
+def reserved_for_answers(case: Case) -> Iterator[Finding]:
+    """DSG809: so many tokens kept for each answer that fewer requests run."""
+    name = "num-reserved-decode-tokens"
+    for pool in case.role("decode"):
+        if (value := number(pool, name) or 0) >= MANY_RESERVED:
+            message = f"--{name} {value} on {pool.where}: each request keeps room for as many more tokens"
+            yield finding("DSG809", message, where=case.at(pool, "args", name))
+
+
 def eval_wider_than_decode(case: Case) -> Iterator[Finding]:
     """DSG811: the eval sends more at once than all decode workers run."""
     gsm8k = case.deployment.eval.gsm8k
@@ -174,5 +185,6 @@ RULES = (
     chunk_not_whole_pages,
     out_of_range,
     decode_holds_less,
+    reserved_for_answers,
     eval_wider_than_decode,
 )

@@ -149,6 +149,16 @@ def speculation_in_stages(case: Case) -> Iterator[Finding]:
             yield finding("DSG513", f"speculation on {pool.where} with pp {pool.worker.pp}", where=f"{pool.where}.pp")
 
 
+def speculation_with_compressed(case: Case) -> Iterator[Finding]:
+    """DSG514: EAGLE on a model with a compressed cache (DeepSeek-V4)."""
+    for pool in case.role("decode") if case.layout is not None and case.layout.compressed else ():
+        algorithm = _speculation(pool).get("speculative-algorithm", "")
+        if algorithm.startswith(("EAGLE", "NEXTN")):
+            assert case.layout is not None
+            message = f"{algorithm} on {pool.where} with {case.layout.name}"
+            yield finding("DSG514", message, where=case.at(pool, "args", "speculative-algorithm"))
+
+
 def context_lengths_differ(case: Case) -> Iterator[Finding]:
     """DSG521: a length that one side takes and the other refuses."""
     for prefill, decode in case.pairs:
@@ -230,4 +240,5 @@ RULES = (
     context_parallel_prefill,
     colon_in_name,
     speculation_in_stages,
+    speculation_with_compressed,
 )

@@ -70,7 +70,7 @@ class Transports:
 def transports(pool: Pool) -> Transports | None:
     """A pool's UCX_TLS, None where it is not set."""
     text = pool.worker.env.get("UCX_TLS", "").strip()
-    words = frozenset(word.strip() for word in text.lstrip("^").split(",") if word.strip())
+    words = frozenset(word.strip().lower() for word in text.lstrip("^").split(",") if word.strip())
     return Transports(text=text, words=words, excluded=text.startswith("^")) if words else None
 
 

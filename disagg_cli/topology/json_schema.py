@@ -13,6 +13,13 @@ SCALAR = {"type": ["string", "number", "boolean"]}
 VALUE = {"anyOf": [SCALAR, {"type": "array", "items": SCALAR, "minItems": 1}]}
 """What a flag may be given: a value, true or false, or several values."""
 
+ENVIRONMENT = {
+    "type": "object",
+    "description": "Environment variables, verbatim: numbers and truth values are passed on as written.",
+    "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+    "additionalProperties": SCALAR,
+}
+
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of one topology file."""
@@ -25,6 +32,7 @@ def json_schema() -> dict[str, Any]:
     definitions["RouterArgs"] = _flags(router_flags(), "Flags of sglang-router, without their dashes.")
     for name in ("RoleSpec", "EngineSpec"):
         definitions[name]["properties"]["args"] = {"$ref": "#/$defs/EngineArgs"}
+        definitions[name]["properties"]["env"] = ENVIRONMENT
     definitions["RouterSpec"]["properties"]["args"] = {"$ref": "#/$defs/RouterArgs"}
     properties["platform"] = {"enum": list(platforms()), "description": "What machines there are. See platforms.yaml."}
     properties |= _short_forms(properties)
@@ -68,7 +76,7 @@ def _short_forms(properties: dict[str, Any]) -> dict[str, Any]:
         "variants": {
             "type": "object",
             "additionalProperties": change,
-            "description": "Named topologies that change this one.",
+            "description": "Named topologies that change this one; null takes away what it has.",
         },
         "matrix": {
             "type": "object",

@@ -54,6 +54,30 @@ def test_an_editor_accepts_the_examples(validator, config):
     assert list(validator.iter_errors(yaml.safe_load(config.read_text()))) == []
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"engine": {"args": {"cuda-graph-bs": [1, 2, 4], "trust-remote-code": True, "page-size": 64}}},
+        {"engine": {"env": {"A": 1, "B": True, "C": "x"}}},
+        {"prefill": [{"tp": 1}, {"tp": "${TP}"}]},
+        {"executor": "slurm"},
+        {"executor": {"ssh": {"hosts": ["a", "b"]}}},
+        {"variants": {"a": {"engine": {"args": {"page-size": None}}}}},
+    ],
+)
+def test_an_editor_accepts_what_check_accepts(validator, more):
+    assert list(validator.iter_errors(SMALLEST | more)) == []
+
+
+def test_the_words_of_flags_are_offered():
+    assert "flashinfer" in schema()["$defs"]["EngineArgs"]["properties"]["attention-backend"]["examples"]
+
+
+def test_as_a_document():
+    document = json.loads(disagg("schema", "--json").stdout)
+    assert (document["schema"], document["json_schema"]) == ("disagg.schema/1", schema())
+
+
 def test_an_editor_complains_about_a_misspelt_key(validator):
     topology = SMALLEST | {"prefil": {"tp": 4}}
     assert [error.validator for error in validator.iter_errors(topology)] == ["additionalProperties"]

@@ -72,7 +72,7 @@ RAILS = (Rail(name="mlx5_0", numa=0, gpus=(0, 1)), Rail(name="mlx5_1", numa=1, g
     ("adapter", "host", "said"),
     [
         ("mlx5_0:1", "a", {}),
-        ("mlx5_1:1", "a", {"DSG732": "a: prefill-0 on GPUs [0, 1] uses mlx5_1; nearer: mlx5_0"}),
+        ("mlx5_1:1", "a", {"DSG732": "a: prefill-0 on GPUs [0, 1] uses mlx5_1 (NUMA node 1); nearer: mlx5_0"}),
         ("mlx5_7:1", "a", {"DSG731": "a: mlx5_7 (prefill) is not in /sys/class/infiniband; there are mlx5_0, mlx5_1"}),
         ("mlx5_7:1", "b", {}),  # no worker of that pool runs there
     ],

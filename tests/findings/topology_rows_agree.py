@@ -212,4 +212,10 @@ ROWS = [
         roles({}, SPEC | {"disable-radix-cache": True}, sglang="0.5.10", model=HYBRID),
     ),
     ("DSG547", WARNING, roles({}, {"dcp-size": 4}), roles({"disable-radix-cache": True}, {"dcp-size": 4})),
+    (
+        "DSG514",
+        WARNING,
+        roles(SPEC, SPEC, model="deepseek-ai/DeepSeek-V4-Pro"),
+        roles(SPEC, SPEC, model="deepseek-ai/DeepSeek-V3.2"),
+    ),
 ]

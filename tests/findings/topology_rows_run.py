@@ -369,4 +369,10 @@ ROWS = [
         evaluated(dataset="mini", questions=20, shots=9),
         evaluated(dataset="mini", questions=20, shots=8),
     ),
+    (
+        "DSG809",
+        NOTE,
+        both({"num-reserved-decode-tokens": 1024}),
+        both({"num-reserved-decode-tokens": 512}),
+    ),
 ]
