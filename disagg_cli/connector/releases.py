@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from disagg_cli.errors import UsageError
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 
 CATALOGUES = ("catalogue.yaml", "catalogue_topology.yaml")
 """DSG1xx: plan and connector; from DSG201 on: everything else that a topology says."""

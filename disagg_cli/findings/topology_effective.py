@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from disagg_cli.facts import read_facts
 from disagg_cli.findings.topology_case import Case, arg, number
-from disagg_cli.kv.facts import read_facts
 from disagg_cli.topology.deployment import Pool
 
 SPELLINGS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}

@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from disagg_cli.facts import read_facts
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import Case, arg, attention_tp, fraction, number
-from disagg_cli.kv.facts import read_facts
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.topology.deployment import Pool
 

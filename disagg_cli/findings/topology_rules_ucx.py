@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from disagg_cli.facts import read_facts
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import Case, noted
-from disagg_cli.kv.facts import read_facts
 from disagg_cli.topology.deployment import Pool
 from disagg_cli.topology.flags import nearest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import UsageError
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.model_config import layout_from_config
 

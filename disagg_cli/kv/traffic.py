@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from disagg_cli.errors import UsageError
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 from disagg_cli.kv.plan import SlicePlan
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from disagg_cli.connector.host_memory import mode
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.secrets import is_secret
 from disagg_cli.topology.spec import FlagValue

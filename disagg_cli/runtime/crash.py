@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 from disagg_cli.runtime.logs import CRASH, indented, last_lines
 
 Sign = Literal["oom_killer", "shm_full", "disk_full"]

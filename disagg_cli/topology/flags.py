@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 
 KINDS = ("switches", "values", "ints", "floats", "lists", "optional", "deprecated", "environment")
 LONGEST_WORD = 64

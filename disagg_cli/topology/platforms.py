@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
