@@ -83,6 +83,12 @@ def raw_kv_dtype(pool: Pool) -> str:
     return str(arg(pool, "kv-cache-dtype") or "auto")
 
 
+def quantized(case: Case) -> bool:
+    """Whether the model's name says that its checkpoint is quantized."""
+    name = (case.deployment.model.path or "").lower()
+    return any(word in name for word in QUANTIZED)
+
+
 def _model_dtype(case: Case, pool: Pool) -> str | None:
     if case.deployment.model.synthetic:
         return "float32"

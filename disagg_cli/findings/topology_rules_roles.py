@@ -12,7 +12,7 @@ from disagg_cli.findings.topology_case import (
     noted,
     number,
 )
-from disagg_cli.findings.topology_effective import kv_dtype, page_size, raw_kv_dtype
+from disagg_cli.findings.topology_effective import kv_dtype, page_size, quantized, raw_kv_dtype
 from disagg_cli.topology.deployment import Pool
 
 SPECULATION = (
@@ -178,7 +178,8 @@ def models_differ(case: Case) -> Iterator[Finding]:
     for prefill, decode in case.pairs:
         for name in MODEL_FLAGS:
             ours, theirs = arg(prefill, name), arg(decode, name)
-            if ours != theirs:
+            stored = name == "quantization" and None in (ours, theirs) and quantized(case)
+            if ours != theirs and not stored:
                 message = f"--{name} {ours or 'absent'} on {prefill.where} and {theirs or 'absent'} on {decode.where}"
                 where = _written(decode, name) or _written(prefill, name) or decode.where
                 yield finding("DSG522", message, where=where)

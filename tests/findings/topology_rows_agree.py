@@ -218,4 +218,10 @@ ROWS = [
         roles(SPEC, SPEC, model="deepseek-ai/DeepSeek-V4-Pro"),
         roles(SPEC, SPEC, model="deepseek-ai/DeepSeek-V3.2"),
     ),
+    (
+        "DSG522",
+        WARNING,
+        roles({"quantization": "fp8"}, {"quantization": "w8a8_fp8"}, model="Qwen/Qwen3.5-397B-A17B-FP8"),
+        roles({"quantization": "fp8"}, model="Qwen/Qwen3.5-397B-A17B-FP8"),  # its checkpoint says so by itself
+    ),
 ]
