@@ -5,7 +5,7 @@ from dataclasses import replace
 from disagg_cli.engine.commands import Command, Machines, flags, platform_args, worker_env
 from disagg_cli.errors import UsageError
 from disagg_cli.topology.deployment import Deployment
-from disagg_cli.topology.spec import FlagValue
+from disagg_cli.topology.values import FlagValue
 
 NAME = "aggregated"
 

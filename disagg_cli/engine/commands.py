@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from disagg_cli.secrets import is_secret, masked_argv
 from disagg_cli.topology.deployment import Deployment, Host, Role, Share, Worker, bracketed
-from disagg_cli.topology.spec import FlagValue
+from disagg_cli.topology.values import FlagValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

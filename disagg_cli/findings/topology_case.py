@@ -15,7 +15,7 @@ from disagg_cli.kv.layout import KVLayout
 from disagg_cli.topology.deployment import Deployment, Pool, Worker
 from disagg_cli.topology.flags import FlagList, flags_of
 from disagg_cli.topology.machine import Facts
-from disagg_cli.topology.spec import Scalar
+from disagg_cli.topology.values import Scalar
 
 WILDCARD = ("0.0.0.0", "::", "[::]", "*")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import Case, doubtful, some
 from disagg_cli.topology.flags import FlagList, every_flag, nearest, router_flags
-from disagg_cli.topology.spec import FlagValue
+from disagg_cli.topology.values import FlagValue
 
 OURS = ("SGLANG_PLUGINS",)
 """Set by disagg, or read by what is not in SGLang's own sources."""

@@ -10,8 +10,8 @@ from disagg_cli.connector.host_memory import mode
 from disagg_cli.facts import read_facts
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.secrets import is_secret
-from disagg_cli.topology.spec import FlagValue
 from disagg_cli.topology.synthetic import CONTEXT
+from disagg_cli.topology.values import FlagValue
 
 LARGEST_CHUNK = 2048
 """Tokens. The proof of KV sends a prompt beyond the chunk; torch_native takes seconds for longer ones."""

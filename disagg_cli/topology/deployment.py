@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import Platform
-from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, FlagValue, ProbeSpec, RestartSpec
+from disagg_cli.topology.spec import ConnectorSpec, EvalSpec, ProbeSpec, RestartSpec
 from disagg_cli.topology.synthetic import SyntheticModel
+from disagg_cli.topology.values import FlagValue
 
 Role = Literal["prefill", "decode"]
 

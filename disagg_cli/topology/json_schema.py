@@ -4,7 +4,8 @@ from typing import Any
 
 from disagg_cli.topology.flags import FlagList, flags_of, router_flags
 from disagg_cli.topology.platforms import platforms
-from disagg_cli.topology.spec import SHORT, TopologySpec
+from disagg_cli.topology.spec import TopologySpec
+from disagg_cli.topology.values import SHORT
 
 VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]"}
 NEWEST = "99"

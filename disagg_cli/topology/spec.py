@@ -5,14 +5,11 @@ Short forms are spelled out before validation, so that each field has one type:
 """
 
 import difflib
-import ipaddress
-import re
 from collections import Counter
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from packaging.version import InvalidVersion, Version
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,77 +18,29 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from disagg_cli.topology.managed_flags import engine_flag, router_flag, slurm_option
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import platforms
+from disagg_cli.topology.short_forms import short_executor, short_model, short_pools, short_restart, spelt_out
 from disagg_cli.topology.synthetic import Family
-
-Scalar = str | int | float | bool
-FlagValue = Scalar | tuple[Scalar, ...]
-"""What a flag is given: a value, true for none, or several values for a flag that takes a list."""
-Positive = Annotated[int, Field(gt=0)]
-Size = Annotated[int, Field(gt=0, le=4096)]
-MOST_WORKERS = 3000
-MOST_RANKS = 16_384
-"""No deployment is larger, and a slip of the finger must not take minutes to be found."""
-MOST_POOLS = 64
-MOST_HOSTS = 4096
-MOST_FLAGS = 512
-Port = Annotated[int, Field(ge=1, le=65535)]
-
-
-def _complaint(at: str, what: str, near: str | None = None) -> PydanticCustomError:
-    """A complaint of a whole mapping about one of its keys; near: the value that most likely is meant."""
-    return PydanticCustomError("placed_error", "{what}", {"what": what, "at": at, "near": near})
-
-
-def _address(value: str) -> str:
-    host = value.rpartition("@")[2].partition("%")[0]
-    if ":" in host:
-        try:
-            ipaddress.IPv6Address(host)
-        except ValueError:
-            raise ValueError(f"{value!r} is no host name or address; a port of ssh belongs in ~/.ssh/config") from None
-    return value
-
-
-Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9@:._%-]*$"), AfterValidator(_address)]
-"""A host name or address, with `user@` before it where ssh needs that. Never an option of ssh: no dash in front."""
-
-
-def _scalar(value: Any) -> Any:
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, int | float):
-        return value
-    if isinstance(value, dict):
-        raise ValueError("expected text, a number, true, false or a list; write JSON as text, in quotes")  # noqa: TRY004
-    raise ValueError("expected text, a number, true, false or a list of them")
-
-
-def _flag_value(value: Any) -> Any:
-    """Several words of one flag, such as `cuda-graph-bs: [1, 2, 4]`, or one."""
-    return tuple(_scalar(item) for item in value) if isinstance(value, list) and value else _scalar(value)
-
-
-def _text(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("expected text without NUL characters")
-    return value
-
-
-Text = Annotated[str, AfterValidator(_text)]
-Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
-Value = Annotated[FlagValue, BeforeValidator(_flag_value)]
-EngineArgs = Annotated[dict[Annotated[Text, AfterValidator(engine_flag)], Value], Field(max_length=MOST_FLAGS)]
-RouterArgs = Annotated[dict[Annotated[Text, AfterValidator(router_flag)], Value], Field(max_length=MOST_FLAGS)]
-SlurmArgs = dict[Annotated[Text, AfterValidator(slurm_option)], Annotated[Scalar, BeforeValidator(_scalar)]]
-SHORT = re.compile(r"([1-9]\d*)[Pp]([1-9]\d*)[Dd]")
-"""How people name a topology: 1P4D is one prefill worker and four decode workers."""
-
-Env = Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=MOST_FLAGS)]
+from disagg_cli.topology.values import (
+    MOST_HOSTS,
+    MOST_POOLS,
+    MOST_RANKS,
+    MOST_WORKERS,
+    Address,
+    EngineArgs,
+    Env,
+    Name,
+    Port,
+    Positive,
+    RouterArgs,
+    Size,
+    SlurmArgs,
+    Text,
+    Value,
+    complaint,
+)
 
 
 class Strict(BaseModel):
@@ -120,7 +69,7 @@ class SyntheticSpec(Strict):
     def _heads_share_evenly(self) -> Self:
         if self.attention_heads % self.kv_heads:
             said = f"attention_heads {self.attention_heads} must be a multiple of kv_heads {self.kv_heads}"
-            raise _complaint("kv_heads", said)
+            raise complaint("kv_heads", said)
         return self
 
 
@@ -175,7 +124,7 @@ class RoleSpec(Strict):
     @model_validator(mode="after")
     def _attention_divides(self) -> Self:
         if self.dp_attention and self.tp % self.dp:
-            raise _complaint("dp", f"with dp_attention, tp {self.tp} must be a multiple of dp {self.dp}")
+            raise complaint("dp", f"with dp_attention, tp {self.tp} must be a multiple of dp {self.dp}")
         return self
 
 
@@ -239,13 +188,13 @@ class SshSpec(Strict):
     def _domains_hold_all(self) -> Self:
         if self.domains and sum(self.domains) != len(self.hosts):
             said = f"domains hold {sum(self.domains)} hosts, and there are {len(self.hosts)}"
-            raise _complaint("domains", said)
+            raise complaint("domains", said)
         return self
 
     @model_validator(mode="after")
     def _addresses_of_hosts(self) -> Self:
         if unknown := sorted(set(self.addresses) - set(self.hosts)):
-            raise _complaint("addresses", f"addresses of what is none of the hosts: {', '.join(unknown)}")
+            raise complaint("addresses", f"addresses of what is none of the hosts: {', '.join(unknown)}")
         return self
 
     @field_validator("hosts")
@@ -348,53 +297,7 @@ class EvalSpec(Strict):
     gsm8k: GsmSpec | None = None
 
 
-def spelt_out(data: dict[str, Any]) -> dict[str, Any]:
-    """Replace `topology: 1P4D` by the workers of each role. ValueError for what is no such name, or contradicts it."""
-    match = SHORT.fullmatch(str(data["topology"]))
-    if match is None or any(int(count) > MOST_WORKERS for count in match.groups()):
-        raise ValueError(f"expected something like 1P4D, got {str(data['topology'])[:80]!r}")
-    rest = {key: value for key, value in data.items() if key != "topology"}
-    for role, count in zip(("prefill", "decode"), map(int, match.groups()), strict=True):
-        pool = rest.get(role)
-        if isinstance(pool, list):
-            message = f"{match.group()} is about one pool for each role, and {role} has a list"
-            raise ValueError(message)  # noqa: TRY004  # pydantic reports ValueError only
-        if isinstance(pool, dict) and pool.get("workers", count) != count:
-            raise ValueError(f"{match.group()}, and {role}.workers is {pool['workers']}")
-        if pool is None or isinstance(pool, dict):
-            rest[role] = {"workers": count} | (pool or {})
-    return rest
-
-
-def _model(value: Any) -> Any:
-    if value == "synthetic":
-        return {"synthetic": {}}
-    if isinstance(value, str):
-        return {"path": value}
-    return value
-
-
-def _pools(value: Any) -> Any:
-    return [value] if isinstance(value, dict) else value
-
-
-def _restart(value: Any) -> Any:
-    return {"policy": value} if isinstance(value, str) else value
-
-
-def _executor(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value == "ssh":
-        raise ValueError("ssh has to be told which hosts: `{ssh: {hosts: [a, b]}}`")
-    if value not in ("local", "slurm"):
-        near = difflib.get_close_matches(value[:64], ["local", "slurm", "ssh"], n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ";"
-        raise ValueError(f"unknown executor '{value}'{hint} known: `local`, `slurm`, `{{ssh: {{hosts: [a, b]}}}}`")
-    return {value: {}}
-
-
-Pools = Annotated[list[RoleSpec], Field(min_length=1, max_length=MOST_POOLS), BeforeValidator(_pools)]
+Pools = Annotated[list[RoleSpec], Field(min_length=1, max_length=MOST_POOLS), BeforeValidator(short_pools)]
 
 
 class TopologySpec(Strict):
@@ -408,16 +311,16 @@ class TopologySpec(Strict):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
     platform: str
-    model: Annotated[ModelSpec, BeforeValidator(_model)]
+    model: Annotated[ModelSpec, BeforeValidator(short_model)]
     prefill: Pools
     decode: Pools
     engine: EngineSpec = EngineSpec()
     connector: ConnectorSpec = ConnectorSpec()
     router: RouterSpec = RouterSpec()
-    executor: Annotated[ExecutorSpec, BeforeValidator(_executor)] = ExecutorSpec()
+    executor: Annotated[ExecutorSpec, BeforeValidator(short_executor)] = ExecutorSpec()
     ports: Annotated[int, Field(ge=1024, le=32000)] = 30000
     probe: ProbeSpec = ProbeSpec()
-    restart: Annotated[RestartSpec, BeforeValidator(_restart)] = RestartSpec()
+    restart: Annotated[RestartSpec, BeforeValidator(short_restart)] = RestartSpec()
     eval: EvalSpec = EvalSpec()
     ignore: dict[Annotated[str, Field(pattern=r"^DSG\d{3}$")], Name] = Field(default_factory=dict)
 
@@ -442,7 +345,7 @@ class TopologySpec(Strict):
         try:
             return spelt_out(value) if isinstance(value, dict) and "topology" in value else value
         except ValueError as error:
-            raise _complaint("topology", str(error)) from None
+            raise complaint("topology", str(error)) from None
 
     @field_validator("platform")
     @classmethod
@@ -451,7 +354,7 @@ class TopologySpec(Strict):
             near = nearest_platform(value)
             hint = f"did you mean `{near}`? " if near else ""
             said = f"unknown platform '{value}'; {hint}known: {', '.join(platforms())}"
-            raise _complaint("platform", said, near)
+            raise complaint("platform", said, near)
         return value
 
     @model_validator(mode="after")
@@ -462,7 +365,7 @@ class TopologySpec(Strict):
         if workers > MOST_WORKERS or ranks > MOST_RANKS:
             role = max(("prefill", "decode"), key=lambda role: sum(map(_size, getattr(self, role))))
             said = f"{workers:,} workers with {ranks:,} ranks; at most {MOST_WORKERS:,} and {MOST_RANKS:,}"
-            raise _complaint(role, said)
+            raise complaint(role, said)
         return self
 
 

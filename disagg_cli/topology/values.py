@@ -1,0 +1,75 @@
+"""The values that a topology is made of, as pydantic checks them: sizes, names, addresses, flags and environment."""
+
+import ipaddress
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from disagg_cli.topology.managed_flags import engine_flag, router_flag, slurm_option
+
+Scalar = str | int | float | bool
+FlagValue = Scalar | tuple[Scalar, ...]
+"""What a flag is given: a value, true for none, or several values for a flag that takes a list."""
+Positive = Annotated[int, Field(gt=0)]
+Size = Annotated[int, Field(gt=0, le=4096)]
+MOST_WORKERS = 3000
+MOST_RANKS = 16_384
+"""No deployment is larger, and a slip of the finger must not take minutes to be found."""
+MOST_POOLS = 64
+MOST_HOSTS = 4096
+MOST_FLAGS = 512
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def complaint(at: str, what: str, near: str | None = None) -> PydanticCustomError:
+    """A complaint of a whole mapping about one of its keys; near: the value that most likely is meant."""
+    return PydanticCustomError("placed_error", "{what}", {"what": what, "at": at, "near": near})
+
+
+def _address(value: str) -> str:
+    host = value.rpartition("@")[2].partition("%")[0]
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError(f"{value!r} is no host name or address; a port of ssh belongs in ~/.ssh/config") from None
+    return value
+
+
+Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9:][A-Za-z0-9@:._%-]*$"), AfterValidator(_address)]
+"""A host name or address, with `user@` before it where ssh needs that. Never an option of ssh: no dash in front."""
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, dict):
+        raise ValueError("expected text, a number, true, false or a list; write JSON as text, in quotes")  # noqa: TRY004
+    raise ValueError("expected text, a number, true, false or a list of them")
+
+
+def _flag_value(value: Any) -> Any:
+    """Several words of one flag, such as `cuda-graph-bs: [1, 2, 4]`, or one."""
+    return tuple(_scalar(item) for item in value) if isinstance(value, list) and value else _scalar(value)
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("expected text without NUL characters")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+Value = Annotated[FlagValue, BeforeValidator(_flag_value)]
+EngineArgs = Annotated[dict[Annotated[Text, AfterValidator(engine_flag)], Value], Field(max_length=MOST_FLAGS)]
+RouterArgs = Annotated[dict[Annotated[Text, AfterValidator(router_flag)], Value], Field(max_length=MOST_FLAGS)]
+SlurmArgs = dict[Annotated[Text, AfterValidator(slurm_option)], Annotated[Scalar, BeforeValidator(_scalar)]]
+SHORT = re.compile(r"([1-9]\d*)[Pp]([1-9]\d*)[Dd]")
+"""How people name a topology: 1P4D is one prefill worker and four decode workers."""
+
+Env = Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=MOST_FLAGS)]
