@@ -31,8 +31,9 @@ class PlaceLost(LaunchFailed):
 class Handle:
     """A started process. All of it is plain data, and enough for a fresh executor to find the process again.
 
-    host: a Host's name. pid: there, the leader of a session of its own. born: its start time, which tells a reused
-    pid. log: here. token: what only its executor understands, such as a folder there or the id of a step.
+    host: a Host's name. pid: there, the leader of a session of its own. born: when it started, in seconds since that
+    host's boot, which tells a reused pid. log: here. token: what only its executor understands, such as a folder there
+    or the id of a step.
     """
 
     name: str

@@ -43,6 +43,8 @@ class SshExecutor:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        asked = {name: site.settings.get(f"{name}_s") for name in ("reattach", "lease")}
+        self._timeouts = replace(site.timeouts, **{name: value for name, value in asked.items() if value})
         self._connections: dict[str, Connection] = {}
         self._followed: dict[str, _Followed] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
@@ -118,7 +120,7 @@ class SshExecutor:
         token = f"{self._site.run}/{command.name}-{secrets.token_hex(3)}"
         try:
             found = await self._at(host).ask(
-                "start", token=token, argv=list(command.argv), env=dict(command.env), lease=self._site.timeouts.lease
+                "start", token=token, argv=list(command.argv), env=dict(command.env), lease=self._timeouts.lease
             )
         except HostLost:
             raise
@@ -177,7 +179,7 @@ class SshExecutor:
                 host,
                 python=self._python,
                 config=self._site.settings.get("config"),
-                timeouts=self._site.timeouts,
+                timeouts=self._timeouts,
                 tell=self._site.tell,
             )
         return self._connections[host]
@@ -203,7 +205,7 @@ class SshExecutor:
         if not mine:
             return False
         offsets = {one.handle.token: one.offset for one in mine}
-        news = await self._at(host).ask("sync", within=self._site.timeouts.silent, workers=offsets)
+        news = await self._at(host).ask("sync", within=self._timeouts.silent, workers=offsets)
         more = [_take(one, news[one.handle.token], offsets[one.handle.token]) for one in mine]
         return any(more)
 

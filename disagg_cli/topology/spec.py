@@ -35,6 +35,7 @@ from disagg_cli.topology.values import (
     Port,
     Positive,
     RouterArgs,
+    Seconds,
     Size,
     SlurmArgs,
     Text,
@@ -175,7 +176,9 @@ class SshSpec(Strict):
 
     domains: how many of them, in their order, share each NVLink domain; without it, domains are taken to be full.
     addresses: what the servers bind and tell each other, for hosts where that is not what ssh connects to. python: the
-    one there that has SGLang, a path or a command. config: an ssh_config to use instead of the user's own.
+    one there that has SGLang, a path or a command. config: an ssh_config to use instead of the user's own. reattach_s:
+    how long a lost connection is looked for before the run is given up. lease_s: after how long without disagg a host
+    ends its workers by itself.
     """
 
     hosts: Annotated[list[Address], Field(min_length=1, max_length=MOST_HOSTS)]
@@ -183,6 +186,8 @@ class SshSpec(Strict):
     addresses: dict[Address, Address] = Field(default_factory=dict)
     python: Name = "python3"
     config: Name | None = None
+    reattach_s: Seconds | None = None
+    lease_s: Seconds | None = None
 
     @model_validator(mode="after")
     def _domains_hold_all(self) -> Self:
@@ -259,7 +264,7 @@ class ProbeSpec(Strict):
     """How readiness is proven. timeout_s: seconds for each pair's first transfer."""
 
     parity: bool = True
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 180
+    timeout_s: Seconds = 180
 
 
 class RestartSpec(Strict):

@@ -20,6 +20,7 @@ MOST_RANKS = 16_384
 MOST_POOLS = 64
 MOST_HOSTS = 4096
 MOST_FLAGS = 512
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 

@@ -104,5 +104,6 @@ async def _place(
     try:
         yield place
     finally:
-        await asyncio.gather(*map(place.executor.kill, place.started), return_exceptions=True)
+        for ending in (place.executor.kill, place.executor.collect):
+            await asyncio.gather(*map(ending, place.started), return_exceptions=True)
         await place.executor.close()
