@@ -111,7 +111,7 @@ def _launch(
 
     for line in findings_view(asyncio.run(check_machine(prepared))):
         out.print(line)
-    with reserved({port for ports in prepared.listeners().values() for port in ports}):
+    with reserved(prepared.ports()):
         asyncio.run(check_machine(prepared))  # again: one that was faster may have bound them by now
         directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
         recorder = record(prepared, directory)

@@ -76,7 +76,8 @@ class SshExecutor:
             found: dict[str, Any] = await self._at(host.name).ask("look", ports=wanted, paths=list(paths))
         except DisaggError as error:
             return HostFacts(host=host.name, problem=error.what.removeprefix(f"{host.name}: "), fix=error.fix or "")
-        return host_facts(host.name, {**found, "python": self._python}, facts_of(found["facts"]))
+        python = self._python if self._python.startswith("/") else found["python"]
+        return host_facts(host.name, {**found, "python": python}, facts_of(found["facts"]))
 
     async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
         """Send what hosts lack of a folder; none, where it is on a file system that they share with this machine."""

@@ -136,7 +136,9 @@ class Connection:
 
     async def _connect(self) -> asyncio.subprocess.Process:
         """Start ssh and, there, the helper. HostLost with ssh's own words."""
-        words = shlex.join(["exec", self.python, "-c", helper.BOOT])  # ssh hands one string to the login shell
+        # ssh hands one string to the login shell, which knows where `~` is
+        home, path = ("~/", self.python[2:]) if self.python.startswith("~/") else ("", self.python)
+        words = f"exec {home}{shlex.quote(path)} -c {shlex.quote(helper.BOOT)}"
         with self._said.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *("ssh", *self.options, "--", self.host, words),

@@ -85,6 +85,16 @@ class Prepared:
             wanted[self.aggregated.host] |= {port: "aggregated http", port + 1: "aggregated nccl"}
         return wanted
 
+    def ports(self) -> set[str]:
+        """What another launch must not have at the same time. A job's hosts are its own, and not known yet."""
+        if self.deployment.executor == "slurm":
+            return set()
+        return {
+            str(port) if host.local else f"{host.name}:{port}"
+            for host, ports in self.listeners().items()
+            for port in ports
+        }
+
     def document(self) -> dict[str, Any]:
         """The deployment as JSON, for deployment.json and --dry-run."""
         return {

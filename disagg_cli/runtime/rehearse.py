@@ -118,7 +118,7 @@ def room_here() -> Room:
 def run_rehearsal(rehearsal: Rehearsal, show: Callable[[Recorder], Shown]) -> tuple[dict[str, Any], DisaggError | None]:
     """Do all of it, leave no process behind, and return the report, which is kept, with what ended it."""
     asyncio.run(check_machine(rehearsal.prepared))
-    with reserved({port for ports in rehearsal.prepared.listeners().values() for port in ports}):
+    with reserved(rehearsal.prepared.ports()):
         asyncio.run(check_machine(rehearsal.prepared))  # again: one that was faster may have bound them by now
         directory = rundir.create(f"{PREFIX}{rehearsal.name}")
         directory.write_text(TOPOLOGY, yaml.safe_dump(dict(rehearsal.derived.document), sort_keys=False))

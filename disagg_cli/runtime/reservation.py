@@ -11,20 +11,21 @@ from disagg_cli.errors import PlanRefused
 
 
 @contextmanager
-def reserved(ports: Iterable[int]) -> Iterator[None]:
+def reserved(ports: Iterable[int | str]) -> Iterator[None]:
     """Lock these ports against other launches of this user while the body runs, or until the process ends.
 
-    PlanRefused if another launch has one of them. A lock says nothing of other programs; the check does.
+    A port of another host is HOST:PORT. PlanRefused if another launch has one of them. A lock says nothing of other
+    programs; the check does.
     """
     folder = Path(tempfile.gettempdir()) / f"disagg-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as locks:
-        for port in sorted(set(ports)):
-            locks.callback(os.close, _lock(folder / str(port), port))
+        for port in sorted(set(map(str, ports))):
+            locks.callback(os.close, _lock(folder / port, port))
         yield
 
 
-def _lock(file: Path, port: int) -> int:
+def _lock(file: Path, port: str) -> int:
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,9 @@ import ast
 import asyncio
 import signal
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -56,6 +58,16 @@ async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path):
     (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
     assert (facts.problem, facts.python) == ("", str(noisy))
     await executor.close()
+
+
+async def test_a_python_in_the_home_folder_there(ssh_lab, tmp_path):
+    with tempfile.TemporaryDirectory(dir=Path.home(), prefix=".disagg test-") as folder:
+        (Path(folder) / "python").symlink_to(sys.executable)
+        python = f"~/{Path(folder).name}/python"
+        executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": python}))
+        (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+        assert (facts.problem, facts.python) == ("", f"{folder}/python")
+        await executor.close()
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,11 @@ def test_hosts_are_checked_first_and_all_at_once(topology, environment, ssh_lab,
     """Each finding names its host, and what ssh said; nothing is started where one of them is not well."""
     with ssh_lab.config.open("a") as config:
         config.write("Host h8\n  HostName 127.0.0.8\n  Port 1\n")
-    done = run(environment, "launch", str(topology(["h1", "h8", "nobody.invalid"])))
+    config = str(topology(["h1", "h8", "nobody.invalid"]))
+    checked = json.loads(run(environment, "check", "--hosts", "--json", config).stdout)
+    found = [one["message"] for one in checked["topologies"][0]["findings"] if one["code"] == "DSG411"]
+    assert [message.split()[0] for message in found] == ["h8", "nobody.invalid"]
+    done = run(environment, "launch", config)
     assert done.returncode == 3
     assert "DSG411 h8 cannot be used: ssh: connect to host 127.0.0.8 port 1: Connection refused" in done.stderr
     assert "DSG411 nobody.invalid cannot be used: ssh: Could not resolve hostname nobody.invalid" in done.stderr

@@ -20,6 +20,13 @@ def test_the_second_is_refused():
         pass
 
 
+def test_the_same_port_of_another_host_is_another_port():
+    with reserved(["a:21000"]), reserved(["b:21000"]), reserved([21000]):
+        pass
+    with reserved(["a:21000"]), pytest.raises(PlanRefused, match="on port a:21000"), reserved(["a:21000"]):
+        pass
+
+
 def test_free_again_once_the_first_has_let_go():
     with reserved([21000]):
         pass
