@@ -122,7 +122,8 @@ class Connection:
                     if time.monotonic() + PAUSE_S > deadline:
                         self.lost = error
                         if self._was_there:
-                            self.tell(f"{self.host} is lost: {error.what}")
+                            error.fix = f"`disagg stop` ends what runs there once it answers; {self._alone()}"
+                            self.tell(f"{self.host} is lost ({error.what}); {self._alone()}")
                         raise
                     await asyncio.sleep(PAUSE_S)
                     continue
@@ -133,6 +134,9 @@ class Connection:
                 self._was_there = True
                 self._reader = asyncio.create_task(self._read(self._process))
                 return self._process
+
+    def _alone(self) -> str:
+        return f"by itself it ends what nobody has asked after for {self.timeouts.lease:.0f} s"
 
     async def _connect(self) -> asyncio.subprocess.Process:
         """Start ssh and, there, the helper. HostLost with ssh's own words."""

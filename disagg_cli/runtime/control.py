@@ -150,7 +150,7 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
         whats = "; ".join(dict.fromkeys(error.what for error in lost.values()))
         raise LaunchFailed(
             f"nobody knows whether {', '.join(lost)} still run: {whats}",
-            fix=f"`disagg stop` again once it answers; by itself it ends them after {ON_CPU.lease:.0f} s alone",
+            fix="run `disagg stop` again once it answers; it ends them by itself after some time alone (lease_s)",
         )
     return tuple(found)
 
