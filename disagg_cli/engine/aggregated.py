@@ -24,7 +24,7 @@ def aggregated_command(
         )
     like = deployment.role("decode")[0]
     like = replace(like, tp=tp or like.tp, dp=1, dp_attention=False, pp=1)
-    own = {flag: value for flag, value in like.args.items() if not flag.startswith("disaggregation-")}
+    own = {flag: value for flag, value in like.args.items() if not flag.startswith(("disaggregation-", "enable-dp-"))}
     args: dict[str, FlagValue] = {
         "model-path": model_path,
         "served-model-name": deployment.model.served_name,

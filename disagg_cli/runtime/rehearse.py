@@ -187,7 +187,7 @@ def last_rehearsal(word: str) -> dict[str, Any] | None:
     """The report of the newest rehearsal with this fingerprint, planted faults aside; None if there is none."""
     reports = (rundir.home() / "runs").glob(f"{PREFIX}*/{REPORT}")
     for path in sorted(reports, key=lambda path: path.stat().st_mtime, reverse=True):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, KeyError):
             report: dict[str, Any] = json.loads(path.read_text())
             if report["fingerprint"] == word and report["fault"] is None:
                 return report
