@@ -52,9 +52,11 @@ bench: setup
 	$(BIN)/python tests/evals/bench_eval.py
 	$(BIN)/python tests/bench/bench_start.py
 
-# Real servers for every class of plans that fits this machine, against the plan's word; about ten minutes.
+# Real servers for every class of plans that fits this machine, against the plan's word, and a rehearsal with each
+# planted fault; about a quarter of an hour.
 sweep: setup
 	$(BIN)/python tests/e2e/sweep.py
+	$(BIN)/python tests/e2e/rehearse_faults.py
 
 test: lint
 	$(BIN)/pytest
