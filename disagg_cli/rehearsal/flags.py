@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from disagg_cli.connector.host_memory import mode
+from disagg_cli.engine.commands import flags
 from disagg_cli.facts import read_facts
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.secrets import is_secret
@@ -33,16 +35,18 @@ class Rule:
         return any(fnmatchcase(name, pattern) for pattern in self.names)
 
 
-def translate_flags(args: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], list[Note]]:
-    """The flags that CPU servers get, and what became of the others."""
-    kept, notes = {}, []
+def translate_flags(args: Mapping[str, FlagValue]) -> tuple[dict[str, Any], list[Note]]:
+    """The flags that CPU servers get, as YAML has them, and what became of the others."""
+    kept: dict[str, Any] = {}
+    notes = []
     for flag, value in args.items():
         if rule := next((rule for rule in _rules("flags") if rule.meets(flag)), None):
             notes.append(Note(kind="not covered", what=f"--{flag}", why=rule.why))
             continue
-        kept[flag] = smaller = _smaller(flag, value)
+        smaller = _smaller(flag, value)
+        kept[flag] = list(smaller) if isinstance(smaller, tuple) else smaller
         if smaller == value:
-            notes.append(Note(kind="as written", what=f"--{flag} {value}" if value is not True else f"--{flag}"))
+            notes.append(Note(kind="as written", what=" ".join(flags({flag: value}) or (f"--{flag} false",))))
         else:
             notes.append(Note(kind="reduced", what=f"--{flag} {value} -> {smaller}", why="long prompts, many requests"))
     return kept, notes

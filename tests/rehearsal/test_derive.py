@@ -9,7 +9,7 @@ from disagg_cli.errors import PlanRefused
 from disagg_cli.rehearsal.derive import derive
 from disagg_cli.rehearsal.notes import grouped
 from disagg_cli.rehearsal.scaling import Room, fit
-from disagg_cli.topology.loading import read_topologies
+from disagg_cli.topology.loading import load_topology, read_topologies
 from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import TopologySpec
 
@@ -27,9 +27,13 @@ def whats(found, kind):
     return [note.what for note in grouped(found.notes) if note.kind == kind]
 
 
+def specs_of(config):
+    """Every variant of a file."""
+    return [spec for one in read_topologies(config) for spec in one.specs]
+
+
 def test_the_first_example():
-    spec = next(one.spec for one in read_topologies(ROOT / "configs/1p4d-gb200-qwen3-32b.yaml"))
-    assert derive(spec).document == {
+    assert derive(load_topology(ROOT / "configs/1p4d-gb200-qwen3-32b.yaml")).document == {
         "name": "rehearse-1p4d-gb200-qwen3-32b",
         "platform": "cpu",
         "model": {"synthetic": {"attention_heads": 64, "kv_heads": 8, "layers": 2, "hidden": 128}},
@@ -46,20 +50,20 @@ def test_the_first_example():
 
 @pytest.mark.parametrize("config", [path for path in CONFIGS if path.stem in REFUSED], ids=lambda path: path.stem)
 def test_an_example_that_is_refused_with_the_reason(config: Path):
-    for one in read_topologies(config):
+    for spec in specs_of(config):
         with pytest.raises(PlanRefused, match=REFUSED[config.stem]) as refusal:
-            derive(one.spec)
+            derive(spec)
         assert refusal.value.fix
 
 
 @pytest.mark.parametrize("config", [path for path in CONFIGS if path.stem not in REFUSED], ids=lambda path: path.stem)
 def test_every_other_example_has_the_same_workers(config: Path):
-    for one in read_topologies(config):
-        fitting, needs = fit(derive(one.spec), ROOMY, warm=True)
+    for spec in specs_of(config):
+        fitting, needs = fit(derive(spec), ROOMY, warm=True)
         deployment = resolve(fitting.spec)
         assert deployment.platform.on_cpu
         assert needs.ranks == sum(worker.ranks for worker in deployment.workers)
-        pools = zip([*one.spec.prefill, *one.spec.decode], deployment.pools, strict=True)
+        pools = zip([*spec.prefill, *spec.decode], deployment.pools, strict=True)
         for asked, pool in pools:
             worker = pool.worker
             assert (asked.tp, asked.dp, asked.dp_attention, asked.pp) == (
@@ -111,3 +115,9 @@ def test_what_is_written_can_be_read_again(tmp_path):
     found = derived(engine={"args": {"page-size": 64}}, decode=[{"tp": 1}, {"tp": 4}])
     assert found.spec == TopologySpec.model_validate(dict(found.document))
     assert found.spec.engine.args == {"page-size": 64}
+
+
+def test_flags_of_several_values_stay_several():
+    found = derived(engine={"args": {"prompt-tokens-buckets": ["custom", 8, 64]}})
+    assert found.spec.engine.args == {"prompt-tokens-buckets": ("custom", 8, 64)}
+    assert "--prompt-tokens-buckets custom 8 64" in whats(found, "as written")
