@@ -1,7 +1,7 @@
 """From a topology for GPUs to the one that rehearses it on CPUs. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from disagg_cli.errors import PlanRefused
@@ -30,10 +30,19 @@ NOT_COVERED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Derived:
-    """A topology for CPUs as its YAML says it, and what it has of the one that it stands for."""
+    """A topology for CPUs as its YAML says it, and what it has of the one that it stands for.
+
+    pools: a note for each pool, prefill's first. others: notes on all else.
+    """
 
     document: Mapping[str, Any]
-    notes: tuple[Note, ...] = field(default=())
+    pools: tuple[Note, ...]
+    others: tuple[Note, ...]
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """All notes."""
+        return (*self.pools, *self.others)
 
     @property
     def spec(self) -> TopologySpec:
@@ -42,13 +51,13 @@ class Derived:
 
     def fewer_decodes(self, workers: list[int], why: str) -> "Derived":
         """The same with so many workers in each decode pool."""
-        pools = [
-            {**pool, "workers": count} for pool, count in zip(self.document["decode"], workers, strict=True) if count
+        decode = [{**pool, "workers": count} for pool, count in zip(self.document["decode"], workers, strict=True)]
+        kept, notes = self.pools[: -len(workers)], self.pools[-len(workers) :]
+        fewer = [
+            note if count == pool["workers"] else Note(kind="reduced", what=f"{note.what}: only {count}", why=why)
+            for note, pool, count in zip(notes, self.document["decode"], workers, strict=True)
         ]
-        was, now = (sum(pool["workers"] for pool in each) for each in (self.document["decode"], pools))
-        note = Note(kind="reduced", what=f"{was} decode workers -> {now} of the same shape", why=why)
-        written = tuple(one for one in self.notes if not one.what.startswith(f"{was} x decode"))
-        return Derived(document={**self.document, "decode": pools}, notes=(*written, note))
+        return replace(self, document={**self.document, "decode": decode}, pools=(*kept, *fewer))
 
 
 def derive(spec: TopologySpec, *, installed: str | None = None) -> Derived:
@@ -80,14 +89,9 @@ def derive(spec: TopologySpec, *, installed: str | None = None) -> Derived:
         "probe": {"parity": True, "timeout_s": min(spec.probe.timeout_s, PAIR_S)},
         "eval": {"gsm8k": EVAL},
     }
-    notes = [
-        *_workers(spec, shrunk.model),
-        *shrunk.notes,
-        *(*arg_notes, *env_notes, *prefill_notes, *decode_notes),
-        *_around(spec, installed),
-        *NOT_COVERED,
-    ]
-    return Derived(document=document, notes=tuple(notes))
+    flags = (*arg_notes, *env_notes, *prefill_notes, *decode_notes)
+    others = (*shrunk.notes, *flags, *_around(spec, installed), *NOT_COVERED)
+    return Derived(document=document, pools=_workers(spec, shrunk.model), others=others)
 
 
 def _shrink(spec: TopologySpec) -> Shrunk:
@@ -131,14 +135,14 @@ def _pools(pools: list[RoleSpec]) -> tuple[list[dict[str, Any]], list[Note]]:
     return documents, notes
 
 
-def _workers(spec: TopologySpec, model: SyntheticModel) -> list[Note]:
+def _workers(spec: TopologySpec, model: SyntheticModel) -> tuple[Note, ...]:
     roles: tuple[Role, ...] = ("prefill", "decode")
     latent = model.family == "deepseek"
-    return [
+    return tuple(
         Note(kind="as written", what=_pool_in_words(role, pool, None if latent else model.kv_heads))
         for role in roles
         for pool in getattr(spec, role)
-    ]
+    )
 
 
 def _pool_in_words(role: Role, pool: RoleSpec, kv_heads: int | None) -> str:

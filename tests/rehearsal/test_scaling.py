@@ -50,14 +50,16 @@ def test_fewer_decode_workers_of_the_same_shape():
     assert workers(fitting) == [2]
     assert fitting.document["decode"][0]["tp"] == 4
     assert least.ranks == 8 + 2 * 4 == RANKS_PER_CORE * HERE.cores
-    assert any(note.what == "4 decode workers -> 2 of the same shape" for note in fitting.notes)
-    assert not any(note.what.startswith("4 x decode") for note in fitting.notes)
+    (told,) = [note for note in fitting.notes if "decode" in note.what]
+    assert (told.kind, told.what) == ("reduced", "4 x decode TP4: only 2")
+    assert told.why.startswith("24 ranks in")
 
 
 def test_each_pool_keeps_one():
     room = Room(cores=1, memory_gib=20)
     fitting, _ = fit(derived(prefill={"tp": 2}, decode=[{"workers": 4}, {"workers": 1, "tp": 4}]), room, warm=True)
     assert workers(fitting) == [2, 1]
+    assert [note.what for note in fitting.pools] == ["1 x prefill TP2", "4 x decode TP1: only 2", "1 x decode TP4"]
 
 
 def test_no_room_for_the_least_is_refused_with_the_numbers():
