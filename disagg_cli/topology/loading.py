@@ -32,6 +32,11 @@ class Loaded:
     specs: tuple[TopologySpec, ...]
     problems: tuple[Problem, ...]
 
+    @property
+    def spec(self) -> TopologySpec | None:
+        """The one topology that is meant; None where values had to be made up."""
+        return self.specs[0] if len(self.specs) == 1 else None
+
 
 def load_topology(
     file: Path,

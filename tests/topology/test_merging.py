@@ -154,7 +154,7 @@ def test_a_variable_that_is_not_set(write, complaint, text, said):
 
 
 def names(file, **options):
-    return [(one.variant, one.specs[0].prefill[0].tp) for one in read_topologies(file, **options)]
+    return [(one.variant, one.spec.prefill[0].tp) for one in read_topologies(file, **options)]
 
 
 def test_variants(write):
