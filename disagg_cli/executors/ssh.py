@@ -160,8 +160,9 @@ class SshExecutor:
             self._followed[handle.token] = _Followed(handle, offset=None)
         while await self._sync(handle.host, handle.token):
             pass
-        await self._at(handle.host).ask("forget", token=handle.token)
-        del self._followed[handle.token]
+        if self._followed[handle.token].exit is not None:  # else the log found no room here, and stays there
+            await self._at(handle.host).ask("forget", token=handle.token)
+            del self._followed[handle.token]
 
     async def close(self) -> None:
         """Let go of the hosts."""

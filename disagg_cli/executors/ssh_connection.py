@@ -164,6 +164,9 @@ class Connection:
             reason = _last(self._said.read_text(errors="replace")) or f"ssh ended with {process.returncode}"
         except (TimeoutError, ConnectionError, ValueError):
             reason = f"no answer within {self.timeouts.connect + 1:.0f} s; connection timed out"
+        except asyncio.CancelledError:
+            await _end(process)
+            raise
         await _end(process)
         await self._forget_shared()
         fix = next((fix for words, fix in FIXES.items() if words in reason), None)
