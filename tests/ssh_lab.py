@@ -62,7 +62,10 @@ class SshLab:
         self.port = port
         self.config = folder / "ssh_config"
         self.state = folder / "state"
-        self.isolated = subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode == 0
+        self.isolated = (
+            not os.environ.get("SSH_LAB_PLAIN")
+            and not subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode
+        )
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
 
     def up(self) -> None:
@@ -103,7 +106,7 @@ class SshLab:
     def crash(self, host: str) -> None:
         """End a host at once, with everything on it."""
         init = self._inits.pop(host)
-        for process in self._processes(init.pid):
+        for process in [*self._processes(init.pid), *self.processes(host)]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         init.wait(10)
@@ -133,11 +136,10 @@ class SshLab:
             ["ssh", "-F", str(self.config), host, command], capture_output=True, text=True, timeout=20
         )
 
-    def processes(self) -> list[psutil.Process]:
-        """What runs on the hosts, but for the hosts themselves and their sshd."""
-        own = [process for init in self._inits.values() for process in self._processes(init.pid)]
-        inits = {process.pid for init in self._inits.values() for process in self._processes(init.pid)[:2]}
-        return [one for one in own if one.pid not in inits and _name(one) not in ("sshd", "sshd-session", "")]
+    def processes(self, host: str | None = None) -> list[psutil.Process]:
+        """What has been started on one host, or on all: whoever is started inherits the marks of lab and host."""
+        marks = {"XDG_STATE_HOME": str(self.state)} | ({"LAB_HOST": host} if host else {})
+        return [one for one in psutil.process_iter() if _has(one, marks)]
 
     def _sshd(self, host: str) -> list[psutil.Process]:
         """The listener, then its connections."""
@@ -156,7 +158,7 @@ class SshLab:
             f"ListenAddress {HOSTS[host]}:{self.port}\n"
             f"HostKey {self.folder / host}\n"
             f"AuthorizedKeysFile {self.folder / 'authorized_keys'}\n"
-            f"SetEnv XDG_STATE_HOME={self.state}\n"
+            f"SetEnv XDG_STATE_HOME={self.state} LAB_HOST={host}\n"
             "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nMaxStartups 100\nUseDNS no\nPrintMotd no\nPrintLastLog no\n"
         )
@@ -181,3 +183,11 @@ def _name(process: psutil.Process) -> str:
         return process.name() if process.status() != psutil.STATUS_ZOMBIE else ""
     except psutil.Error:
         return ""
+
+
+def _has(process: psutil.Process, environment: dict[str, str]) -> bool:
+    """Whether a process runs, with this in its environment."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and environment.items() <= process.environ().items()
+    except psutil.Error:
+        return False
