@@ -78,9 +78,11 @@ class Launched:
 
 
 def assert_nothing_left(state: dict[str, Any]) -> None:
-    """No process of the run, nor child of one, and its ports can be bound again."""
+    """No process of the run, nor child of one, nothing of them in /dev/shm, and its ports can be bound again."""
     left = {p["name"]: sessions.members(p["pid"]) for p in state["processes"] if p["pid"]}
     assert not any(left.values()), left
+    segments = [name for process in state["processes"] for name in process["segments"]]
+    assert not [name for name in segments if Path(name).exists()]
     ports = [int(p["url"].rpartition(":")[2]) for p in state["processes"]]
     assert sessions.taken("127.0.0.1", ports) == ()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launched import Launched, greedy, run, write_topology
+from launched import Launched, answers, greedy, run, write_topology
+from waiting import wait_until
 
 from disagg_cli.executors import sessions
 
@@ -64,6 +65,34 @@ def test_killed_decode_during_load(launch, tmp_path: Path) -> None:
 def _ask(url: str, number: int) -> None:
     with contextlib.suppress(OSError):  # the deployment is being killed
         greedy(url, f"question {number}", tokens=200)
+
+
+def test_a_gang_that_was_started_again_moves_kv_again(launch, tmp_path: Path) -> None:
+    """All of it: with the old decode gone, its peers would hand a new one's requests to nobody."""
+    one = launch(write_topology(tmp_path, restart={"policy": "gang", "backoff_s": 0}))
+    one.wait_for(" s  serving")
+    before, said = one.state, answers(one.state["url"])
+    victim = next(p for p in before["processes"] if p["name"] == "decode-1")
+    os.kill(victim["pid"], signal.SIGKILL)
+    one.wait_for("restarting")
+    wait_until(lambda: one.state["phase"] == "serving", 120)
+    after = one.state
+    assert not {p["pid"] for p in before["processes"]} & {p["pid"] for p in after["processes"]}
+    assert {p["phase"] for p in after["processes"]} == {"proven"}
+    assert one.output.read_text().count("KV moved") == 4
+    assert answers(after["url"]) == said
+    assert one.finish(15, signal.SIGTERM)[0] == 0
+
+
+def test_a_router_that_was_started_again_finds_its_workers(launch, tmp_path: Path) -> None:
+    one = launch(write_topology(tmp_path, restart={"policy": "gang", "backoff_s": 0}))
+    one.wait_for(" s  serving")
+    router = next(p for p in one.state["processes"] if p["name"] == "router")
+    os.kill(router["pid"], signal.SIGKILL)
+    one.wait_for("restarting")
+    wait_until(lambda: one.state["phase"] == "serving", 60)
+    assert answers(one.state["url"])
+    assert one.finish(15, signal.SIGTERM)[0] == 0
 
 
 def test_killed_rank_takes_its_worker_with_it(launch, tmp_path: Path) -> None:
