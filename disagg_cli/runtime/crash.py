@@ -128,15 +128,15 @@ def cause_of(evidence: Evidence) -> tuple[Cause | None, str]:
     found = [] if evidence.from_outside else _in_log(evidence.text)
     if not found:
         return (counted[0] if counted else None), ""
-    _, start, cause = max(found, key=lambda one: one[:2])
-    begin = evidence.text.rfind("\n", 0, start) + 1
+    _, place, cause = max(found, key=lambda one: one[:2])
+    begin = evidence.text.rfind("\n", 0, place) + 1
     return cause, "\n".join(last_lines(evidence.text[begin:].partition("\n")[0], 1))
 
 
 def _in_log(text: str) -> list[tuple[bool, int, Cause]]:
-    """Every line that tells a cause: whether it is a strong one, and where it stands."""
+    """Every line that tells a cause: whether it is a strong one, and where its last line stands."""
     return [
-        (not cause.weak, match.start(), cause)
+        (not cause.weak, match.end() - 1, cause)
         for cause in causes().values()
         for pattern in cause.lines
         for match in pattern.finditer(text)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 LOADING = re.compile(rb"Init torch distributed begin|Load weight begin")
-CRASH = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}|SIGQUIT received")
+CRASH = re.compile(rb"Subprocess \S+ \(pid=\d+\) crashed[^\n]{0,60}|SIGQUIT received|Received sigquit from a child")
 """Lines of SGLang's log (0.5.23: utils/watchdog.py; managers/tokenizer_manager.py, where another rank notices)."""
 DEAF = re.compile(rb"\[Errno \d+\] error while attempting to bind on address[^\n]{0,120}")
 """Python's asyncio, from which uvicorn's servers do not recover. SGLang then waits for its own warm-up for 10 s."""
@@ -19,6 +19,7 @@ NOISE = re.compile(
     r"^\s*[\^~]+\s*$"  # under a line of a traceback
     r"|^\s+(\[-|\{\S+,|--)|^usage: "  # argparse repeats all its flags before it says what is wrong
     r"|server_args="  # some 600 of them in one line of 20 kB (entrypoints/engine.py)
+    r"|^\s*warnings\.warn\(|kill_process_tree called"
     r'|"(GET|POST) /\S* HTTP/1\.\d" 200'  # uvicorn, for each request
 )
 

@@ -43,7 +43,6 @@ WRITTEN = {
         1,
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
     ),
-    "nixl-backend-failed": (1, "nixl_cu13._bindings.nixlBackendError: NIXL_ERR_BACKEND"),
     "too-many-files": (1, "OSError: [Errno 24] Too many open files"),
     "scheduler-stuck": (
         -9,
@@ -64,6 +63,27 @@ requests.exceptions.ReadTimeout: HTTPConnectionPool(host='127.0.0.1', port=2101)
         cause, line = cause_of(Evidence(text=text, exit_code=code))
         assert cause.name == "port-in-use"
         assert "('127.0.0.1', 2101)" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("nixlNotFoundError: NIXL_ERR_NOT_FOUND", "nixl-plugin-missing"),
+        ("nixlBackendError: NIXL_ERR_BACKEND", "nixl-backend-failed"),
+    ],
+)
+def test_a_backend_that_nixl_cannot_make(error, name):
+    """The same errors of NIXL mean something else where a transfer has failed."""
+    text = f"""    self.backends[backend] = self.agent.createBackend(backend, initParams)
+                             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+nixl_cu13._bindings.{error}
+
+[2026-11-30 06:48:03] Received sigquit from a child process. It usually means the child failed.
+"""
+    for code in (-9, None):
+        cause, line = cause_of(Evidence(text=text, exit_code=code))
+        assert (cause.name, line) == (name, f"nixl_cu13._bindings.{error}")
+    assert name_of(text.replace("createBackend", "postXferReq"), code=-9) is None
 
 
 def name_of(text, code=1, signs=()):
