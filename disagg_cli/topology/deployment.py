@@ -17,7 +17,8 @@ Role = Literal["prefill", "decode"]
 class Host:
     """A machine. address: what other hosts, and the servers' own sockets, use. gpus: how many it has.
 
-    domain: which NVLink domain it is in, counted from 0. invented: it stands for one that there is no room on.
+    domain: which NVLink domain it is in, counted from 0. group: its component of a heterogeneous Slurm job. invented:
+    it stands for one that there is no room on.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Host:
     gpus: int
     local: bool
     domain: int | None = None
+    group: int = 0
     invented: bool = False
 
 

@@ -1,5 +1,6 @@
 """Flags of SGLang, its router and sbatch that disagg sets itself, and the field of the topology that says each."""
 
+import re
 from collections.abc import Mapping
 
 # All spellings that SGLang 0.5.6 to 0.5.23 knows for what disagg sets.
@@ -55,7 +56,18 @@ SLURM: Mapping[str, str] = {
     "time": "executor.slurm.time",
     "t": "executor.slurm.time",
     "segment": "executor.slurm.segment",
+    "ntasks": "executor.slurm.nodes",
+    "n": "executor.slurm.nodes",
+    "array": "one launch for each topology",
+    "a": "one launch for each topology",
+    "wrap": "disagg's own script",
 }
+
+SRUN: Mapping[str, str] = {
+    **dict.fromkeys(("nodes", "ntasks", "nodelist", "het-group", "overlap", "job-name"), "place"),
+    **dict.fromkeys(("input", "output", "error"), "the log of the worker, which is where it is"),
+}
+OPTION = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
 def engine_flag(flag: str) -> str:
@@ -70,7 +82,19 @@ def router_flag(flag: str) -> str:
 
 def slurm_option(option: str) -> str:
     """Return an option of sbatch without dashes in front. ValueError for one that disagg sets."""
-    return _own(option, SLURM)
+    return _option(option, SLURM)
+
+
+def srun_option(option: str) -> str:
+    """Return an option of srun without dashes in front. ValueError for one that disagg sets."""
+    return _option(option, SRUN)
+
+
+def _option(option: str, managed: Mapping[str, str]) -> str:
+    spelt = _own(option, managed)
+    if not OPTION.fullmatch(spelt):
+        raise ValueError(f"expected an option such as `qos`, got {option!r}")
+    return spelt
 
 
 def _own(flag: str, managed: Mapping[str, str]) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from disagg_cli.errors import PlanRefused
-from disagg_cli.topology.deployment import Deployment, Host, Model, Pool, Role, Router, Worker
-from disagg_cli.topology.placement import BLOCK, HIGHEST_PORT, MOST_NODES, Room
+from disagg_cli.topology.deployment import Deployment, Host, Misfit, Model, Pool, Role, Router, Worker
+from disagg_cli.topology.hosts import hosts_of, used
+from disagg_cli.topology.placement import BLOCK, HIGHEST_PORT, Room
 from disagg_cli.topology.platforms import Platform, platforms
 from disagg_cli.topology.spec import ModelSpec, RoleSpec, TopologySpec
 from disagg_cli.topology.synthetic import SyntheticModel
@@ -24,22 +25,24 @@ def resolve(spec: TopologySpec) -> Deployment:
 def draft(spec: TopologySpec) -> Deployment:
     """The same, with what does not fit in `misfits`, and such workers on hosts that are not there."""
     platform = platforms()[spec.platform]
-    hosts = _hosts(spec, platform)
-    room = Room(
-        hosts=hosts,
-        base_port=spec.ports,
-        platform=platform,
-        router_host=hosts[0].name,
-        router_port=spec.router.port,
-        executor=spec.executor.kind,
-    )
-    pools = tuple(_pool(spec, role, index, room) for role, index in _pools(spec))
+    hosts = hosts_of(spec, platform)
+    drafted = _draft(spec, platform, hosts)
+    if spec.executor.slurm and not drafted.misfits and len(drafted.hosts) < len(hosts):
+        # A job asks for what is used; and how nodes share NVLink domains depends on how many there are.
+        again = _draft(spec, platform, hosts_of(spec, platform, used(drafted)))
+        return drafted if again.misfits else again
+    return drafted
+
+
+def _draft(spec: TopologySpec, platform: Platform, hosts: tuple[Host, ...]) -> Deployment:
+    rooms = _rooms(spec, platform, hosts)
+    pools = tuple(_pool(spec, role, index, rooms[role]) for role, index in _pools(spec))
     return Deployment(
         name=spec.name,
         platform=platform,
         model=_model(spec.model),
         workers=tuple(worker for pool in pools for worker in pool.workers),
-        router=_router(spec, hosts[0], room),
+        router=_router(spec, hosts[0], rooms["prefill"]),
         executor=spec.executor.kind,
         executor_settings=spec.executor.settings,
         connector=spec.connector,
@@ -51,57 +54,33 @@ def draft(spec: TopologySpec) -> Deployment:
         select_gpus=spec.engine.select_gpus,
         ignore=dict(spec.ignore),
         places=spec.places,
-        misfits=tuple(room.misfits),
+        misfits=tuple(rooms["prefill"].misfits),
         written=spec.written,
     )
+
+
+def _rooms(spec: TopologySpec, platform: Platform, hosts: tuple[Host, ...]) -> dict[Role, Room]:
+    """The hosts that a role may use: all of them, or those of its own component of a heterogeneous Slurm job."""
+    misfits: list[Misfit] = []
+    rooms = [
+        Room(
+            hosts=tuple(host for host in hosts if host.group == group),
+            base_port=spec.ports,
+            platform=platform,
+            router_host=hosts[0].name,
+            router_port=spec.router.port,
+            executor=spec.executor.kind,
+            misfits=misfits,
+        )
+        for group in sorted({host.group for host in hosts})
+    ]
+    return {"prefill": rooms[0], "decode": rooms[-1]}
 
 
 def _pools(spec: TopologySpec) -> Iterator[tuple[Role, int]]:
     roles: tuple[Role, ...] = ("prefill", "decode")
     for role in roles:
         yield from ((role, index) for index in range(len(getattr(spec, role))))
-
-
-def _hosts(spec: TopologySpec, platform: Platform) -> tuple[Host, ...]:
-    gpus = platform.gpus_per_node
-    if ssh := spec.executor.ssh:
-        domains = _domains(len(ssh.hosts), ssh.domains or [], platform.nodes_per_domain)
-        return tuple(
-            Host(
-                name=name,
-                address=ssh.addresses.get(name) or name.rpartition("@")[2],
-                gpus=gpus,
-                local=False,
-                domain=domain,
-            )
-            for name, domain in zip(ssh.hosts, domains, strict=True)
-        )
-    if other := spec.executor.other:
-        return tuple(Host(name=name, address=name, gpus=gpus, local=False) for name in other.hosts)
-    if slurm := spec.executor.slurm:
-        count = slurm.nodes or _nodes_at_most(spec, gpus)
-        domains = _domains(count, [], slurm.segment or platform.nodes_per_domain)
-        names = [f"node-{n}" for n in range(count)]
-        return tuple(
-            Host(name=name, address=name, gpus=gpus, local=False, domain=domain)
-            for name, domain in zip(names, domains, strict=True)
-        )
-    return (Host(name="localhost", address="127.0.0.1", gpus=gpus, local=True, domain=0),)
-
-
-def _domains(count: int, sizes: list[int], usual: int) -> list[int]:
-    """The NVLink domain of each host: of the sizes said, or full ones."""
-    if sizes:
-        return [domain for domain, size in enumerate(sizes) for _ in range(size)]
-    return [n // usual for n in range(count)]
-
-
-def _nodes_at_most(spec: TopologySpec, per_node: int) -> int:
-    """Enough nodes for every worker on nodes of its own; those that stay empty are not asked for. On CPUs one does."""
-    pools = [*spec.prefill, *spec.decode]
-    named = {host for pool in pools for worker in pool.place or () for host in worker}
-    needed = sum(pool.workers * -(-pool.ranks // per_node) for pool in pools) if per_node else 1
-    return min(MOST_NODES, max(needed, len(named)))
 
 
 def _model(spec: ModelSpec) -> Model:

@@ -6,13 +6,11 @@ Short forms are spelled out before validation, so that each field has one type:
 
 import difflib
 from collections import Counter
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from packaging.version import InvalidVersion, Version
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     field_validator,
@@ -22,6 +20,7 @@ from pydantic import (
 from disagg_cli.topology.places import Places
 from disagg_cli.topology.platforms import platforms
 from disagg_cli.topology.short_forms import short_executor, short_model, short_pools, short_restart, spelt_out
+from disagg_cli.topology.slurm import SlurmSpec
 from disagg_cli.topology.synthetic import Family
 from disagg_cli.topology.values import (
     MOST_HOSTS,
@@ -37,18 +36,11 @@ from disagg_cli.topology.values import (
     RouterArgs,
     Seconds,
     Size,
-    SlurmArgs,
+    Strict,
     Text,
     Value,
     complaint,
 )
-
-
-class Strict(BaseModel):
-    """Unknown keys are errors: a misspelt key that is ignored costs a run. So are values that would be converted:
-    YAML makes true of `tp: yes`, and pydantic would make 1 of that."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class SyntheticSpec(Strict):
@@ -213,17 +205,6 @@ class SshSpec(Strict):
 
 class LocalSpec(Strict):
     """This machine."""
-
-
-class SlurmSpec(Strict):
-    """One Slurm job for everything. nodes: as many as the workers need, unless said. args: options of sbatch."""
-
-    partition: Name | None = None
-    account: Name | None = None
-    time: Name | None = None
-    nodes: Size | None = None
-    segment: Positive | None = None
-    args: SlurmArgs = Field(default_factory=dict)
 
 
 class OtherSpec(Strict):

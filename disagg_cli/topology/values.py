@@ -2,12 +2,12 @@
 
 import ipaddress
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from disagg_cli.topology.managed_flags import engine_flag, router_flag, slurm_option
+from disagg_cli.topology.managed_flags import engine_flag, router_flag, slurm_option, srun_option
 
 Scalar = str | int | float | bool
 FlagValue = Scalar | tuple[Scalar, ...]
@@ -64,13 +64,30 @@ def _text(value: str) -> str:
     return value
 
 
+def _line(value: Any) -> Any:
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("expected one line of text")
+    return value
+
+
 Text = Annotated[str, AfterValidator(_text)]
 Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
+"""Text that can stand in a line of a script."""
 Value = Annotated[FlagValue, BeforeValidator(_flag_value)]
 EngineArgs = Annotated[dict[Annotated[Text, AfterValidator(engine_flag)], Value], Field(max_length=MOST_FLAGS)]
 RouterArgs = Annotated[dict[Annotated[Text, AfterValidator(router_flag)], Value], Field(max_length=MOST_FLAGS)]
-SlurmArgs = dict[Annotated[Text, AfterValidator(slurm_option)], Annotated[Scalar, BeforeValidator(_scalar)]]
+_Option = Annotated[Scalar, BeforeValidator(_scalar), AfterValidator(_line)]
+SlurmArgs = dict[Annotated[Text, AfterValidator(slurm_option)], _Option]
+SrunArgs = dict[Annotated[Text, AfterValidator(srun_option)], _Option]
 SHORT = re.compile(r"([1-9]\d*)[Pp]([1-9]\d*)[Dd]")
 """How people name a topology: 1P4D is one prefill worker and four decode workers."""
 
 Env = Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=MOST_FLAGS)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors: a misspelt key that is ignored costs a run. So are values that would be converted:
+    YAML makes true of `tp: yes`, and pydantic would make 1 of that."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
