@@ -1,6 +1,7 @@
 """What every test may use. Its folder is on the import path, so helpers beside it can be imported by name."""
 
 import asyncio
+import contextlib
 import inspect
 import os
 import signal
@@ -47,3 +48,24 @@ def ssh_lab(tmp_path_factory):
     lab.up()
     yield lab
     lab.down()
+
+
+@pytest.fixture(scope="session")
+def slurm_lab():
+    """A Slurm cluster of three nodes with four GPUs each; this machine is its login node."""
+    from slurm_lab import NoLab, lab
+
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(lab())
+        except NoLab as why:
+            pytest.skip(f"no Slurm cluster: {why}")
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_lab, monkeypatch):
+    """The same, idle before and after the test, which reaches it by Slurm's own commands."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_lab.conf))
+    yield slurm_lab
+    slurm_lab.empty()
