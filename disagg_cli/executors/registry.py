@@ -9,6 +9,7 @@ from disagg_cli.executors.protocol import Executor, Site
 EXECUTORS: dict[str, str] = {
     "local": "disagg_cli.executors.local",
     "ssh": "disagg_cli.executors.ssh",
+    "slurm": "disagg_cli.executors.slurm",
 }
 """Name -> module with a function `executor(site)`. A new kind of place is such a module, and a line here.
 

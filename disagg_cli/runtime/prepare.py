@@ -239,7 +239,7 @@ def refuse_errors(errors: Sequence[Finding], *, force: bool) -> None:
 def _guess(deployment: Deployment) -> Machines:
     """What machines are taken to be before anybody has looked at them."""
     here = Machine(python=sys.executable, cores=tuple(sorted(os.sched_getaffinity(0))))
-    elsewhere = Machine(python=str(deployment.executor_settings.get("python", "python3")))
+    elsewhere = Machine(python=str(deployment.executor_settings.get("python") or "python3"))
     return lambda host: here if host.local else elsewhere
 
 

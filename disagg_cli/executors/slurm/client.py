@@ -1,0 +1,124 @@
+"""Slurm's own commands: what they are asked, and how their answers are read. No accounting database is needed."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from disagg_cli.errors import LaunchFailed, UsageError
+
+ANSWER_S = 30.0
+"""For one answer of the controller, which may be busy."""
+COMMANDS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}) | {
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+"""States from which no job comes back (squeue(1), job state codes)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A job as squeue knows it. state: in Slurm's words; reason: why it waits, or why it has ended, if Slurm says."""
+
+    id: str
+    state: str
+    reason: str
+    nodes: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not started yet."""
+        return self.state in ("PENDING", "CONFIGURING")
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more, or will."""
+        return self.state in ENDED
+
+    @property
+    def sentence(self) -> str:
+        """What Slurm says of it."""
+        about = f" ({self.reason})" if self.reason not in ("", "None") else ""
+        return f"Slurm job {self.id} is {self.state}{about}"
+
+
+def require() -> None:
+    """UsageError names Slurm's commands that are missing here."""
+    if missing := [name for name in COMMANDS if not shutil.which(name)]:
+        raise UsageError(
+            f"Slurm's commands are not on this machine: {', '.join(missing)}",
+            fix="run disagg on a login node of the cluster, or choose another executor",
+        )
+
+
+def ask(*argv: str, env: Mapping[str, str] | None = None) -> str:
+    """What one of Slurm's commands prints. LaunchFailed with its own words if it fails, or does not answer."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=dict(os.environ if env is None else env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchFailed(
+            f"{argv[0]} did not answer within {ANSWER_S:.0f} s", fix="is slurmctld up? `sinfo`"
+        ) from None
+    except OSError as error:
+        raise LaunchFailed(f"{argv[0]} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+        raise LaunchFailed(f"{argv[0]} failed: {said}", where=" ".join(argv[:6]))
+    return done.stdout
+
+
+def job(number: str) -> Job | None:
+    """A job of this user; None where Slurm no longer knows it (slurm.conf: MinJobAge, 300 s by default)."""
+    for line in ask("squeue", "--me", "--noheader", "--states=all", "--format=%A|%T|%r|%N").splitlines():
+        found, state, reason, nodes = line.strip().split("|", 3)
+        if found == number:
+            return Job(id=found, state=state, reason=reason, nodes=nodes)
+    return None
+
+
+def preempted(number: str) -> bool:
+    """Whether a job has been asked to make room for another; false where Slurm does not answer."""
+    try:
+        found = records(ask("scontrol", "--oneliner", "show", "job", number))
+    except LaunchFailed:
+        return False
+    return any(one.get("PreemptTime", "None") != "None" for one in found)
+
+
+def steps() -> dict[tuple[str, str], str]:
+    """The steps of this user that run, by job, or component of a heterogeneous one, and name: their ids."""
+    listed = ask("squeue", "--me", "--noheader", "--steps", "--format=%i|%j").splitlines()
+    pairs = [line.strip().split("|", 1) for line in listed]
+    return {(step.partition(".")[0], name): step for step, name in pairs}
+
+
+def failure_of(node: str) -> str:
+    """What Slurm says of a node that has failed; nothing of one that has not, or that it will not talk about."""
+    try:
+        found = records(ask("scontrol", "--oneliner", "show", "node", node))[0]
+    except (LaunchFailed, IndexError):
+        return ""
+    states = set(found.get("State", "").replace("*", "").split("+"))
+    return f"node {node} has failed ({found['State']})" if states & {"DOWN", "FAIL", "FAILING"} else ""
+
+
+def hostnames(compressed: str) -> list[str]:
+    """The names in Slurm's short form of many: `n[1-3]`."""
+    return ask("scontrol", "show", "hostnames", compressed).split()
+
+
+def records(text: str) -> list[dict[str, str]]:
+    """The `Key=value` words of each line that `scontrol --oneliner show` prints."""
+    lines = [line.split() for line in text.splitlines()]
+    return [dict(word.split("=", 1) for word in line if "=" in word) for line in lines if line]

@@ -1,0 +1,228 @@
+"""Processes on an allocation's nodes: each a step of its own, held by an srun of this machine."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from disagg_cli.engine.commands import Command
+from disagg_cli.errors import LaunchFailed
+from disagg_cli.executors import sessions
+from disagg_cli.executors.local import environment
+from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
+from disagg_cli.executors.slurm import client, nodes, srun
+from disagg_cli.executors.slurm.nodes import Node
+from disagg_cli.topology import survey
+from disagg_cli.topology.deployment import Host
+from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
+from disagg_cli.topology.slurm import SlurmSpec
+
+FRESH_S = 0.3
+"""How long a list of steps is good for: what is asked at the same moment is answered by one question."""
+ASKED = """
+import json
+print(json.dumps({**host(*json.loads(sys.argv[1])), "facts": survey()}))
+"""
+"""What is asked of survey.py on a node."""
+LOOK_S = 60.0
+"""For one look at a node; where a container image has to be fetched first, as long as a server may take to load."""
+MOST_AT_ONCE = 32
+"""Nodes that are looked at side by side: each takes an srun here."""
+
+
+class SlurmExecutor:
+    """Starts steps in the allocation that this process runs in. Handles work wherever this user has squeue."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._settings = SlurmSpec.model_validate(site.settings)
+        self._nodes: dict[str, Node] = {}
+        self._sruns: dict[int, subprocess.Popen[bytes]] = {}
+        self._lost: dict[int, str] = {}
+        self._starts: dict[str, int] = {}
+        self._listed: tuple[float, Mapping[tuple[str, str], str]] = (0.0, {})
+        self._turn = asyncio.Lock()
+        self._looks = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def open(self) -> None:
+        """Find Slurm's commands and the nodes of the allocation, if this process is in one."""
+        client.require()
+        if nodes.inside(os.environ):
+            found = await asyncio.to_thread(nodes.allocation, os.environ)
+            self._nodes = {node.name: node for node in found}
+
+    async def place(self, hosts: Sequence[Host]) -> Mapping[str, Host]:
+        """The node of the allocation behind each host, for a run. LaunchFailed if there are too few."""
+        if not self._nodes or not self._site.run:  # a look before the run would only be done once more by it
+            return {}
+        found = nodes.stand_in(hosts, tuple(self._nodes.values()))
+        for text in nodes.torn(hosts, found):
+            self._site.tell(text)
+        for host in hosts:
+            self._site.tell(f"{host.name} is {found[host.name].name}, {found[host.name].address}")
+        return {
+            host.name: replace(host, name=found[host.name].name, address=found[host.name].address) for host in hosts
+        }
+
+    async def look(
+        self, hosts: Sequence[Host], ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]
+    ) -> tuple[HostFacts, ...]:
+        """Look at the nodes, each in a step of its own. Before there are nodes, nothing is known."""
+        wanted = [
+            (host, {at.address: list(ports[at]) for at in ports if at.name == host.name})
+            for host in hosts
+            if host.name in self._nodes
+        ]
+        return tuple(await asyncio.gather(*(self._look(host, listeners, paths) for host, listeners in wanted)))
+
+    async def _look(self, host: Host, ports: Mapping[str, list[int]], paths: Sequence[str]) -> HostFacts:
+        """survey.py is sent there as text: nothing has to be installed."""
+        asked = json.dumps([ports, list(paths)])
+        argv = (self._python, "-c", Path(survey.__file__).read_text() + ASKED, asked)  # noqa: ASYNC240 - a few pages
+        try:
+            said = await self._run(host, argv)
+            found: dict[str, Any] = json.loads(said.splitlines()[-1])
+        except (LaunchFailed, ValueError, IndexError) as error:
+            text = error.what if isinstance(error, LaunchFailed) else f"a look at it says {said[-200:]!r}"
+            return HostFacts(host=host.name, problem=text, fix=f"try: srun -w {host.name} {self._python} --version")
+        return host_facts(host.name, {**found, "python": self._python}, facts_of(found["facts"]))
+
+    @property
+    def _python(self) -> str:
+        """What runs SGLang on the nodes: the same as here, unless they run a container."""
+        contained = any(option.startswith("container-") for option in self._settings.step_args)
+        return self._settings.python or ("python3" if contained else sys.executable)
+
+    async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
+        """See that the nodes share the file system that it is on."""
+        looks = await asyncio.gather(*(self._look(host, {}, [str(folder)]) for host in hosts))
+        if without := [found.host for found in looks if found.missing or found.problem]:
+            raise LaunchFailed(
+                f"{folder} is not on {', '.join(without)}",
+                fix="set DISAGG_HOME to a folder on a file system that all nodes share",
+            )
+
+    async def _run(self, host: Host, argv: Sequence[str]) -> str:
+        """Run something short on a node and return what it prints. LaunchFailed with what it says if it fails."""
+        command = srun.step(self._nodes[host.name], host, "look", self._settings, argv, {})
+        within = LOOK_S if self._python == sys.executable else max(LOOK_S, self._site.timeouts.health)
+        async with self._looks:
+            child = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(within):
+                    said, _ = await child.communicate()
+            except TimeoutError:
+                raise LaunchFailed(f"a step there said nothing for {within:.0f} s") from None
+            finally:
+                if child.returncode is None:
+                    sessions.kill_session(child.pid)
+        text = said.decode(errors="replace").strip()
+        if child.returncode:
+            raise LaunchFailed(f"a step there failed: {text[-400:]}")
+        return text
+
+    async def start(self, command: Command, log: Path) -> Handle:
+        """Start a step. Its srun writes to `log`, with what Slurm has to say about it."""
+        node = self._nodes.get(command.host.name)
+        if node is None:
+            raise LaunchFailed(f"{command.name}: {command.host.name} is no node of this allocation")
+        name = self._step_name(command.name)
+        argv = srun.step(node, command.host, name, self._settings, command.argv, command.env)
+        try:
+            with log.open("ab") as output:
+                child = subprocess.Popen(  # noqa: ASYNC220 - fork and exec take a millisecond, srun runs on its own
+                    argv,
+                    env=environment(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise LaunchFailed(f"{command.name} could not be started: {error}", where=argv[0]) from None
+        self._sruns[child.pid] = child
+        born = sessions.born(child.pid)
+        return Handle(name=command.name, host=node.name, pid=child.pid, born=born, log=log, token=f"{node.job}/{name}")
+
+    def _step_name(self, name: str) -> str:
+        """A name that no other step has, of this run or of another in the same allocation: steps are found by it."""
+        self._starts[name] = count = self._starts.get(name, 0) + 1
+        return f"{name}@{self._site.run}" + (f"~{count}" if count > 1 else "")
+
+    async def poll(self, handle: Handle) -> int | None:
+        """Exit code, -N for signal N, None while it runs. LaunchFailed names a node that has failed."""
+        if (child := self._sruns.get(handle.pid)) is None:
+            return None if await self._step(handle) else UNKNOWN_EXIT
+        code = child.poll()
+        if code is None:
+            return None
+        if handle.pid not in self._lost:  # srun returns 0 for a step whose node has failed (22.05)
+            self._lost[handle.pid] = await asyncio.to_thread(client.failure_of, handle.host)
+        if lost := self._lost[handle.pid]:
+            raise LaunchFailed(f"{lost}, and {handle.name} with it", where=str(handle.log))
+        return _signal_or_code(code)
+
+    async def terminate(self, handle: Handle) -> None:
+        """Ask the processes of the step to end; scancel without a signal would kill them at once."""
+        if step := await self._step(handle):
+            await self._cancel("--signal=TERM", step)
+        elif self._holds(handle):  # it has not begun
+            sessions.send(handle.pid, signal.SIGTERM)
+
+    async def kill(self, handle: Handle) -> None:
+        """End every process of the step."""
+        if step := await self._step(handle):
+            await self._cancel(step)
+        elif self._holds(handle):
+            sessions.kill_session(handle.pid)
+            self._listed = (0.0, {})  # its step may have begun since it was listed
+
+    async def survivors(self, handle: Handle) -> tuple[int, ...]:
+        """The pid of its srun, while that or the step is there. What was on a node that has failed is gone."""
+        if self._lost.get(handle.pid):
+            return ()
+        return (handle.pid,) if self._holds(handle) or await self._step(handle) else ()
+
+    async def collect(self, handle: Handle) -> None:
+        """Its log is here."""
+
+    async def close(self) -> None:
+        """Nothing is held beside the processes."""
+
+    def _holds(self, handle: Handle) -> bool:
+        """Whether the step's srun runs here."""
+        if child := self._sruns.get(handle.pid):
+            return child.poll() is None
+        return sessions.same_process(handle.pid, handle.born)
+
+    async def _step(self, handle: Handle) -> str | None:
+        """The id of a handle's step, if it runs."""
+        job, _, name = handle.token.partition("/")
+        async with self._turn:
+            if time.monotonic() - self._listed[0] > FRESH_S:
+                self._listed = (time.monotonic(), await asyncio.to_thread(client.steps))
+        return self._listed[1].get((job, name))
+
+    async def _cancel(self, *what: str) -> None:
+        """scancel a step. What it says is not what it does (22.05), so the step is looked at afterwards."""
+        with contextlib.suppress(LaunchFailed):
+            await asyncio.to_thread(client.ask, "scancel", *what)
+
+
+def _signal_or_code(code: int) -> int:
+    """srun returns 128 + N for a task that signal N has ended (srun(1), return value)."""
+    return 128 - code if 128 < code <= 128 + signal.SIGRTMAX else code

@@ -1,0 +1,247 @@
+"""What every executor promises (executors/protocol.py), kept by steps of a real Slurm allocation."""
+
+import asyncio
+import signal
+import sys
+
+import pytest
+from allocation import host, steps
+from waiting import until
+
+from disagg_cli.errors import LaunchFailed
+from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
+from disagg_cli.executors.slurm.steps import SlurmExecutor
+
+FOREVER = "import time; print('ready', flush=True); time.sleep(300)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
+POLITE = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); {FOREVER}"
+
+
+def said(handle, word="ready"):
+    return lambda: word in handle.log.read_text()
+
+
+async def ended(place, handle):
+    """The exit code, once there is one."""
+    return await settled(lambda: place.executor.poll(handle), lambda code: code is not None)
+
+
+async def settled(ask, enough):
+    """The answer, once it is as it has to be."""
+    async with asyncio.timeout(60):
+        while True:
+            if enough(answer := await ask()):
+                return answer
+            await asyncio.sleep(0.05)
+
+
+def on(lab, number, word):
+    """Whatever runs on a node with this word on its command line, but for srun."""
+    return [args for node, args in lab.processes() if node == lab.nodes[number] and word in args]
+
+
+async def test_a_process_runs_on_its_node(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(FOREVER, number=2)
+        assert await here.executor.survivors(handle) == (handle.pid,)
+        await until(said(handle), 30)
+        assert await here.executor.poll(handle) is None
+        assert handle.host == held.nodes[2]
+        assert on(held, 2, "sleep(300)")
+        assert not on(held, 1, "sleep(300)")
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+    ],
+)
+async def test_exit_codes(held, tmp_path, code, exit_code):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(code)
+        assert [await ended(here, handle) for _ in range(2)] == [exit_code, exit_code]
+        assert await here.executor.survivors(handle) == ()
+
+
+async def test_exit_codes_are_not_mixed_up(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handles = [await here.start(f"raise SystemExit({n})", number=n % 3) for n in range(5)]
+        assert [await ended(here, handle) for handle in reversed(handles)] == [4, 3, 2, 1, 0]
+
+
+async def test_output_and_errors_keep_their_order(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start("import sys; print('out', flush=True); print('err', file=sys.stderr); 1 / 0")
+        assert await ended(here, handle) == 1
+        log = handle.log.read_text()
+        assert log.index("out") < log.index("err") < log.index("ZeroDivisionError")
+
+
+async def test_standard_input_is_empty(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        assert await ended(here, await here.start("import sys; raise SystemExit(len(sys.stdin.read()))")) == 0
+
+
+async def test_the_environment_reaches_the_step(held, tmp_path, monkeypatch):
+    monkeypatch.setenv("INHERITED", "a")
+    monkeypatch.setenv("BOTH", "a")
+    async with steps(held, tmp_path) as here:
+        show = "import os; print(*(os.environ[name] for name in ('INHERITED', 'BOTH', 'GIVEN')))"
+        handle = await here.start(show, BOTH="b", GIVEN="c d")
+        await ended(here, handle)
+        assert "a b c d\n" in handle.log.read_text()
+
+
+async def test_workers_of_a_node_start_side_by_side_and_see_their_own_gpus(held, tmp_path):
+    """Slurm itself would show each step all four."""
+    async with steps(held, tmp_path) as here:
+        show = f"import os; print(os.environ['CUDA_VISIBLE_DEVICES']); {FOREVER}"
+        handles = [await here.start(show, CUDA_VISIBLE_DEVICES=gpus) for gpus in ("0,1", "2,3")]
+        for handle, gpus in zip(handles, ("0,1\n", "2,3\n"), strict=True):
+            await until(said(handle), 30)
+            assert gpus in handle.log.read_text()
+
+
+async def test_terminate_asks(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(POLITE)
+        await until(said(handle), 30)
+        await here.executor.terminate(handle)
+        assert await ended(here, handle) == 9
+
+
+async def test_terminate_does_not_force(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(STUBBORN)
+        await until(said(handle), 30)
+        await here.executor.terminate(handle)
+        assert await here.executor.survivors(handle) == (handle.pid,)
+        await here.executor.kill(handle)
+        assert await ended(here, handle) == -signal.SIGKILL
+
+
+async def test_terminate_reaches_one_step_of_several(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        one, other = await here.start(POLITE), await here.start(POLITE)
+        await until(said(one), 30)
+        await until(said(other), 30)
+        await here.executor.terminate(one)
+        assert await ended(here, one) == 9
+        assert await here.executor.poll(other) is None
+
+
+async def test_kill_reaches_children(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        child = "import subprocess; subprocess.Popen(['sleep', '311'], start_new_session=True); "
+        handle = await here.start(child + FOREVER)
+        await until(said(handle), 30)
+        assert on(held, 1, "sleep 311")
+        await here.executor.kill(handle)
+        assert await ended(here, handle) == -signal.SIGKILL
+        await until(lambda: not on(held, 1, "sleep 311"))
+
+
+async def test_a_process_that_has_ended_can_be_ended_again(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start("pass")
+        await ended(here, handle)
+        await here.executor.terminate(handle)
+        await here.executor.kill(handle)
+        assert await here.executor.survivors(handle) == ()
+
+
+async def test_a_step_that_has_not_begun_can_be_killed(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(FOREVER)
+        await here.executor.kill(handle)
+        while await here.executor.survivors(handle):
+            await here.executor.kill(handle)
+        assert await here.executor.poll(handle) is not None
+        await until(lambda: not on(held, 1, "sleep(300)"))
+
+
+async def test_an_executor_that_did_not_start_it_finds_it(held, tmp_path, monkeypatch):
+    """So does `disagg stop` on a login node: it knows a handle, and is in no allocation."""
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(FOREVER)
+        await until(said(handle), 30)
+        monkeypatch.delenv("SLURM_JOB_ID")
+        other = SlurmExecutor(Site())
+        await other.open()
+        elsewhere = Handle(name="program", host=handle.host, pid=2**22, born=1.0, log=handle.log, token=handle.token)
+        assert await other.poll(elsewhere) is None
+        assert await other.survivors(elsewhere) == (elsewhere.pid,)
+        await other.kill(elsewhere)
+        assert await ended(here, handle) == -signal.SIGKILL
+        await settled(lambda: other.survivors(elsewhere), lambda left: not left)
+        assert await other.poll(elsewhere) == UNKNOWN_EXIT
+
+
+async def test_a_step_killed_from_elsewhere_is_seen(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(FOREVER)
+        await until(said(handle), 30)
+        (pid,) = held.on(held.nodes[1], "pgrep", "-f", "^[^ ]*python[^ ]* -S -c import time").split()
+        held.on(held.nodes[1], "kill", "-KILL", pid)
+        assert await ended(here, handle) == -signal.SIGKILL
+
+
+async def test_the_same_name_twice_is_two_steps(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        first, second = await here.start(FOREVER), await here.start(FOREVER)
+        assert first.token != second.token
+        await until(said(second), 30)
+        await here.executor.kill(second)
+        assert await ended(here, second) == -signal.SIGKILL
+        assert await here.executor.poll(first) is None
+
+
+async def test_a_look_at_nodes(held, tmp_path):
+    """A port that is taken on one node is free on another, and none of them has another's address."""
+    first, second = host(held, 0), host(held, 1)
+    listen = f"import socket, time; s = socket.create_server(('', 21000)); {FOREVER}"
+    async with steps(held, tmp_path) as here:
+        await until(said(await here.start(listen, number=1)), 30)
+        wanted = {first: {21000: "x"}, second: {21000: "x", 21001: "y"}}
+        found = await here.executor.look([first, second], wanted, [str(tmp_path), "/no/such"])
+    assert [facts.problem for facts in found] == ["", ""]
+    assert found[0].taken == {first.address: ()}
+    assert found[1].taken == {second.address: (21000,)}
+    assert found[0].missing == ("/no/such",)
+    assert (found[0].python, found[0].foreign) == (sys.executable, ())
+    assert found[0].package.endswith("disagg_cli")
+
+
+async def test_a_look_for_an_address_of_another_node(held, tmp_path):
+    first, second = host(held, 0), host(held, 1)
+    moved = type(first)(name=first.name, address=second.address, gpus=4, local=False)
+    async with steps(held, tmp_path) as here:
+        (found,) = await here.executor.look([moved], {moved: {21000: "x"}}, [])
+    assert found.foreign == (second.address,)
+
+
+async def test_a_look_that_fails_says_why(held, tmp_path):
+    async with steps(held, tmp_path, {"python": "/no/such/python"}) as here:
+        (found,) = await here.executor.look([host(held)], {}, [])
+    assert "/no/such/python" in found.problem
+    assert held.nodes[1] in found.fix
+
+
+async def test_a_folder_that_is_not_shared(held, tmp_path):
+    """/dev/shm is each node's own."""
+    async with steps(held, tmp_path) as here:
+        await here.executor.provide([host(held)], tmp_path)
+        with pytest.raises(LaunchFailed, match=r"is not on s\d+n2"):
+            await here.executor.provide([host(held)], tmp_path / "nowhere")
+
+
+async def test_a_host_outside_the_allocation(held, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_NODELIST", held.nodes[0])
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "16")
+    async with steps(held, tmp_path) as here:
+        with pytest.raises(LaunchFailed, match="is no node of this allocation"):
+            await here.start("pass", number=1)
