@@ -20,6 +20,7 @@ from disagg_cli.cli import (
     plan,
     probe,
     rehearse,
+    render,
     schema,
     status,
     warm,
@@ -35,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(check.check, plan.plan, rehearse.rehearse, launch.launch),
+    *(check.check, plan.plan, rehearse.rehearse, render.render, launch.launch),
     *(status.status, status.ps, status.logs, status.stop),
     *(probe.probe, drill.drill),
     *(explain.explain, schema.schema, models.models),

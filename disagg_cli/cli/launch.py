@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from disagg_cli.cli.options import Json, Set, Unset, Variant
+from disagg_cli.cli.options import Executor, Json, Set, Unset, Variant
 from disagg_cli.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def launch(
     against_aggregated: Annotated[
         bool, typer.Option("--against-aggregated", help="Ask an aggregated server the same, and compare the answers.")
     ] = False,
+    executor: Executor = None,
     variant: Variant = None,
     sets: Set = [],  # noqa: B006  # Typer makes a new list for each call
     unsets: Unset = [],  # noqa: B006
@@ -43,11 +44,14 @@ def launch(
     run_dir: Annotated[Path | None, typer.Option(hidden=True, help="The directory of a detached run.")] = None,
 ) -> None:
     """Plan, check, start, prove that KV moved, eval, and hold until Ctrl-C."""
+    from disagg_cli.cli.submit import in_job, submitted
     from disagg_cli.console.launch_view import dry_run as show_dry_run
     from disagg_cli.console.launch_view import show_plan
     from disagg_cli.console.sink import console, show
     from disagg_cli.runtime.prepare import prepare, refuse_errors
+    from disagg_cli.topology.loading import with_executor
 
+    sets = with_executor(executor, config, variant=variant, sets=sets, unsets=unsets)
     prepared = _with_evals(
         prepare(config, variant=variant, sets=sets, unsets=unsets), evaluate, against_aggregated=against_aggregated
     )
@@ -64,15 +68,15 @@ def launch(
         out.print(f"--force overrides {finding.code}: {finding.message}", style="bold yellow", markup=False)
     if detach and exit_after_eval:
         raise UsageError("--detach returns once it serves, and --exit-after-eval never does", fix="choose one of them")
-    if detach:
-        flags = ["--force"] * force + ["--cold"] * cold + ["--against-aggregated"] * against_aggregated
-        flags += [word for one in sets for word in ("--set", one)] + [
-            word for one in unsets for word in ("--unset", one)
-        ]
-        flags += [
-            word for name, value in (("--eval", evaluate), ("--variant", variant)) if value for word in (name, value)
-        ]
-        _detach(prepared, flags, out, as_json=as_json)
+    flags = ["--force"] * force + ["--cold"] * cold + ["--against-aggregated"] * against_aggregated
+    flags += ["--eval", evaluate] if evaluate else []
+    if prepared.deployment.executor == "slurm" and not in_job():
+        flags += ["--exit-after-eval"] * exit_after_eval
+        submitted(prepared, flags, out, detach=detach, as_json=as_json)
+    elif detach:
+        words = [word for one in sets for word in ("--set", one)] + [w for one in unsets for w in ("--unset", one)]
+        words += ["--variant", variant] if variant else []
+        _detach(prepared, flags + words, out, as_json=as_json)
     else:
         _launch(prepared, out, cold=cold, exit_after_eval=exit_after_eval, as_json=as_json, run_dir=run_dir)
 
@@ -100,6 +104,7 @@ def _launch(
     prepared: Prepared, out: Console, *, cold: bool, exit_after_eval: bool, as_json: bool, run_dir: Path | None
 ) -> None:
     import asyncio
+    import contextlib
 
     from disagg_cli.console.launch_view import LaunchView
     from disagg_cli.console.plan_view import findings_view
@@ -108,6 +113,7 @@ def _launch(
     from disagg_cli.runtime.control import summary
     from disagg_cli.runtime.launch import Launch, Options, check_machine, record
     from disagg_cli.runtime.reservation import reserved
+    from disagg_cli.runtime.submission import kept
 
     for line in findings_view(asyncio.run(check_machine(prepared))):
         out.print(line)
@@ -123,7 +129,8 @@ def _launch(
         async def run() -> None:
             await Launch(prepared, options, recorder, view).run()
 
-        with view.live():
+        slurm = prepared.deployment.executor == "slurm"
+        with kept(directory) if slurm else contextlib.nullcontext(), view.live():
             asyncio.run(run())
     if as_json:
         write_json(summary(directory))

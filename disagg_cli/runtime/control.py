@@ -16,7 +16,7 @@ from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import Executor, Handle, Site
 from disagg_cli.executors.registry import make
-from disagg_cli.runtime import disk, shared_memory
+from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
@@ -75,6 +75,9 @@ def status(run: RunDir) -> Status:
     state = run.read("state.json")
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
+    if number := job.number_of(run):
+        now = job.look(run, number)
+        return Status(state=now.told, supervised=now.supervised, elsewhere=True)
     elsewhere = state.get("host", socket.gethostname()) != socket.gethostname()
     full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
     return Status(
@@ -97,6 +100,9 @@ def watch(run: RunDir) -> Iterator[Status]:
 
 def stop(run: RunDir) -> tuple[str, ...]:
     """End a run and wait until all its processes are gone. Return the names of those that outlived its supervisor."""
+    if number := job.number_of(run):
+        job.stop(run, number)
+        return ()
     now = status(run)
     if now.elsewhere and now.phase != "ended":
         raise UsageError(f"{run.path.name} is supervised on {now.state['host']}", fix="run `disagg stop` there")

@@ -24,7 +24,13 @@ from disagg_cli.runtime.supervisor import ProcessDied, Supervisor
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.written import written_out
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = {
+    signal.SIGINT: "",
+    signal.SIGTERM: "",
+    signal.SIGHUP: "",
+    signal.SIGUSR1: ": the time limit of its Slurm job is near",  # executors/slurm/script.py asks for it
+}
+"""Signals that ask for a stop, and what is to be said of it beside."""
 MOST_OF_A_START = 4 << 20
 """Bytes of a worker's log from its start to its health."""
 LAST_LOOK_S = 0.5
@@ -117,6 +123,7 @@ class Launch:
         self.view = view
         self.timeouts: Timeouts = ON_CPU if self.deployment.platform.on_cpu else ON_GPU
         self.stop_asked = asyncio.Event()
+        self.why = ""
         self.hurry = asyncio.Event()
         self.eval_error: DisaggError | None = None
         self.gang = [command.name for command in (*prepared.workers, prepared.router)]
@@ -140,7 +147,7 @@ class Launch:
             except BaseException as error:
                 self._ended(1, f"internal error: {type(error).__name__}: {error}")
                 raise
-            self._ended(0, "stopped")
+            self._ended(0, f"stopped{self.why}")
 
     async def _start_to_stop(self) -> None:
         async with self._executor() as executor:
@@ -225,7 +232,7 @@ class Launch:
     async def _stop(self) -> None:
         await self.stop_asked.wait()
         if self.recorder.state.phase != "serving":
-            raise Interrupted(f"interrupted while {self.recorder.state.phase}")
+            raise Interrupted(f"interrupted while {self.recorder.state.phase}{self.why}")
 
     async def _sequence(self, executor: Executor, supervisor: Supervisor) -> None:
         self.recorder.run_phase("starting", "SGLang to be imported once" if self.options.warm else "its hosts")
@@ -308,6 +315,8 @@ class Launch:
         """The first signal asks for a stop; a second one skips the time of grace."""
         if self.stop_asked.is_set():
             self.hurry.set()
+        else:
+            self.why = STOP_SIGNALS[signum]
         self.stop_asked.set()
         wish = "to stop at once" if self.hurry.is_set() else "to stop"
         with contextlib.suppress(LaunchFailed):  # a record that cannot be written stops nobody from stopping

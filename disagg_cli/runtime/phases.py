@@ -4,7 +4,8 @@ A process:  waiting -> starting -> loading -> healthy -> proven
                           from each of these -> failed, stopped
                                  failed, stopped -> waiting      where the gang starts again
 
-A run:      starting -> probing -> evaluating -> serving -> stopping -> ended
+A run:      pending -> starting -> probing -> evaluating -> serving -> stopping -> ended
+                 pending: its job waits in a queue
                  starting, probing, serving -> restarting -> starting      where the gang starts again
 
 Steps may be skipped going forward, never taken back. News that comes too late, such as an answer of /health that
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 Phase = Literal["waiting", "starting", "loading", "healthy", "proven", "failed", "stopped"]
-RunPhase = Literal["starting", "probing", "evaluating", "serving", "restarting", "stopping", "ended"]
+RunPhase = Literal["pending", "starting", "probing", "evaluating", "serving", "restarting", "stopping", "ended"]
 
 ALIVE: frozenset[Phase] = frozenset({"starting", "loading", "healthy", "proven"})
 """Phases of a process that exists."""
@@ -31,6 +32,7 @@ AFTER: Mapping[Phase, frozenset[Phase]] = {
 }
 
 RUN_AFTER: Mapping[RunPhase, frozenset[RunPhase]] = {
+    "pending": frozenset({"starting", "stopping", "ended"}),
     "starting": frozenset({"probing", "evaluating", "serving", "restarting", "stopping", "ended"}),
     "probing": frozenset({"evaluating", "serving", "restarting", "stopping", "ended"}),
     "evaluating": frozenset({"serving", "stopping", "ended"}),

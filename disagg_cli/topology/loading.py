@@ -4,6 +4,7 @@ Each complaint has file:line:column, and the nearest right name where a key is u
 `read_topologies` hands them over beside what could be made of the rest, for `disagg check`.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,12 +51,33 @@ def load_topology(
 
     variant: which of the file's variants; sets and unsets: as `--set` and `--unset` have them.
     """
-    document = read_document(file, os.environ if environment is None else environment)
-    document = choose(change(document, sets, unsets), variant)
+    document = _read(file, variant, sets, unsets, environment)
     specs, found = readings(document)
     if found or not specs:
         raise _wrong(str(file), found)
     return specs[0]
+
+
+def _read(
+    file: Path,
+    variant: str | None,
+    sets: Sequence[str],
+    unsets: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+) -> Document:
+    document = read_document(file, os.environ if environment is None else environment)
+    return choose(change(document, sets, unsets), variant)
+
+
+def with_executor(
+    executor: str | None, file: Path, *, variant: str | None, sets: Sequence[str], unsets: Sequence[str]
+) -> list[str]:
+    """The `--set`s that make a topology run there, keeping what it says of that executor if it names it already."""
+    if executor is None:
+        return [*sets]
+    said = _read(file, variant, sets, unsets).data.get("executor")
+    kept = said.get(executor) if isinstance(said, dict) else None
+    return [*sets, f"executor={json.dumps({executor: kept or {}})}"]
 
 
 def read_topologies(

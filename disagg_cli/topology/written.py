@@ -8,15 +8,15 @@ import yaml
 from disagg_cli.secrets import MASK, is_secret, is_secret_flag
 
 
-def written_out(values: Mapping[str, Any]) -> str:
-    """YAML text of a topology's values. Secrets are masked; what looks like a variable is none any more."""
-    return yaml.safe_dump(_plain(values, ""), sort_keys=False, width=100, allow_unicode=True)
+def written_out(values: Mapping[str, Any], *, masked: bool = True) -> str:
+    """YAML text of a topology's values. Secrets are masked unless said; what looks like a variable is none any more."""
+    return yaml.safe_dump(_plain(values, "", masked=masked), sort_keys=False, width=100, allow_unicode=True)
 
 
-def _plain(value: Any, inside: str) -> Any:
+def _plain(value: Any, inside: str, *, masked: bool) -> Any:
     if isinstance(value, Mapping):
-        secret = {"env": is_secret, "args": is_secret_flag}.get(inside)
-        return {key: MASK if secret and secret(key) else _plain(item, key) for key, item in value.items()}
+        secret = {"env": is_secret, "args": is_secret_flag}.get(inside) if masked else None
+        return {k: MASK if secret and secret(k) else _plain(item, k, masked=masked) for k, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, "") for item in value]
+        return [_plain(item, "", masked=masked) for item in value]
     return value.replace("${", "$${") if isinstance(value, str) else value

@@ -86,10 +86,12 @@ def test_a_port_that_is_taken(home, config, flags):
     assert not (home / "runs").exists()
 
 
-def test_a_place_that_there_is_no_executor_for(home):
+def test_a_machine_that_has_no_slurm(home, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     done = disagg("launch", ROOT / "configs/slurm-h100-1p2d.yaml")
     assert done.returncode == 2
-    assert "--dry-run" in done.stderr
+    assert "Slurm's commands are not on this machine: sbatch" in done.stderr
     assert not home.exists()
 
 

@@ -1,0 +1,199 @@
+"""A run whose supervisor is the batch script of a Slurm job: followed, looked at and stopped from elsewhere.
+
+Its directory is on a file system that login node and nodes share. job.json there names the job; what becomes of that
+beside, Slurm knows.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
+from disagg_cli.executors.slurm import client
+from disagg_cli.executors.slurm.client import Job
+from disagg_cli.runtime.logs import indented, tail
+from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.settings import ON_CPU
+
+RECORD = "job.json"
+TOPOLOGY = "submitted.yaml"
+"""The topology as it was submitted, whatever happens to the user's file while the job waits. It may hold secrets: only
+its owner can read it, and the job takes it away once it has read it."""
+
+ASK_S = 2.0
+"""Between two questions to the controller: it serves a whole cluster."""
+LOOK_S = 0.2
+"""Between two looks at the run's files."""
+SETTLE_S = 2.0
+"""Between the end of a job and giving up on what it may have written."""
+STOP_S = ON_CPU.grace + ON_CPU.gone + 10.0
+"""What disagg in the job may need to end its steps."""
+CANCEL_S = 60.0
+"""What Slurm may need to end a job: twice slurm.conf's KillWait, which is 30 s by default."""
+AGAINST_ITS_WILL = ("PREEMPTED", "NODE_FAIL", "TIMEOUT")
+"""States of a job that was ended although nobody asked for it."""
+
+
+def forget_secrets(directory: RunDir) -> None:
+    """Take away the topology as it was submitted."""
+    (directory.path / TOPOLOGY).unlink(missing_ok=True)
+
+
+def number_of(directory: RunDir) -> str | None:
+    """The Slurm job that supervises a run, if one does."""
+    return directory.read(RECORD).get("job")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Now:
+    """A run's state, and its job. job: None where Slurm no longer knows it; `asked` says whether Slurm answered."""
+
+    state: Mapping[str, Any]
+    job: Job | None
+    asked: bool = True
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the job is there, or may be."""
+        return not self.asked or (self.job is not None and not self.job.ended)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The state, with what Slurm adds to it."""
+        state = dict(self.state)
+        if self.job and self.job.waits:
+            state |= {"phase": "pending", "waiting_for": f"Slurm ({self.job.reason})"}
+        job = {"id": self.job.id, "state": self.job.state, "reason": self.job.reason} if self.job else None
+        return state | {"job": job}
+
+
+def look(directory: RunDir, number: str) -> Now:
+    """What a run and its job are doing."""
+    state = directory.read("state.json")  # first: what ends between the two looks has been written by the second
+    if state.get("phase") == "ended":
+        return Now(state=state, job=None)
+    try:
+        job = client.job(number)
+    except LaunchFailed:
+        return Now(state=state, job=None, asked=False)
+    if job is None or job.ended:
+        state = directory.read("state.json")
+    return Now(state=state, job=job)
+
+
+class Follower:
+    """Tells what happens in a run, from its files and from Slurm."""
+
+    def __init__(self, directory: RunDir, number: str) -> None:
+        self._directory = directory
+        self._number = number
+        self._place = 0
+        self._asked = 0.0
+        self._reason = ""
+        self._over = 0.0
+
+    def until(self, *phases: str) -> Iterator[str]:
+        """Yield what happens until the run is in one of these phases. LaunchFailed, or what ended it, if it is not."""
+        while True:
+            now = self._look()
+            yield from self._events()
+            if now.job and now.job.waits and now.job.reason not in ("None", self._reason):
+                self._reason = now.job.reason
+                yield f"pending: {now.told['waiting_for']}"
+            phase = now.state.get("phase")
+            if phase in phases:
+                return
+            if phase == "ended":
+                raise ended(self._directory, now.state)
+            if not now.supervised and self._settled():
+                raise lost(self._directory, self._number, now)
+            time.sleep(LOOK_S)
+
+    def _settled(self) -> bool:
+        """Whether the job has been over for a while: over a network, its last words take their time."""
+        self._over = self._over or time.monotonic()
+        return time.monotonic() - self._over > SETTLE_S
+
+    def _look(self) -> Now:
+        """The run's files every time, Slurm now and then."""
+        if time.monotonic() - self._asked < ASK_S:
+            return Now(state=self._directory.read("state.json"), job=None, asked=False)
+        self._asked = time.monotonic()
+        return look(self._directory, self._number)
+
+    def _events(self) -> Iterator[str]:
+        file = self._directory.path / "events.jsonl"
+        if file.exists():
+            with file.open("rb") as events:
+                events.seek(self._place)
+                whole = [line for line in events if line.endswith(b"\n")]
+            self._place += sum(map(len, whole))
+            yield from (str(json.loads(line)["text"]) for line in whole)
+
+
+def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:
+    """What ended a run, as the error that ended it there."""
+    kinds = {kind.exit_code: kind for kind in DisaggError.__subclasses__()}
+    log = directory.path / "launch.log"
+    return kinds.get(state["exit_code"], LaunchFailed)(f"the run ended: {state['reason']}", where=str(log))
+
+
+def raise_failure(directory: RunDir, number: str) -> None:
+    """Raise what ended a run, unless it ended as it should; Slurm may know of a reason that disagg did not hear."""
+    state = directory.read("state.json")
+    if state["exit_code"]:
+        raise ended(directory, state)
+    job = client.job(number)
+    if job and job.state in AGAINST_ITS_WILL:
+        raise LaunchFailed(job.sentence, where=str(directory.path / "launch.log"))
+
+
+def lost(directory: RunDir, number: str, now: Now, exit_code: int = LaunchFailed.exit_code) -> LaunchFailed:
+    """What is known of a run whose job ended without a word, written down as its end."""
+    what = now.job.sentence if now.job else f"Slurm no longer knows job {number}"
+    state = dict(now.state) | {"phase": "ended", "exit_code": exit_code, "reason": what}
+    directory.write("state.json", state)
+    directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
+    forget_secrets(directory)
+    log = directory.path / "launch.log"
+    said = tail(log, 5) if log.exists() else "(it has not started)"
+    return LaunchFailed(f"{what}\n{indented(said)}", where=str(log))
+
+
+def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
+    """Ask disagg in the job to end the run, unless that is to be at once; then cancel the job, if it is still there.
+
+    LaunchFailed if Slurm does not end it.
+    """
+    now = look(directory, number)
+    waited = now.job is not None and now.job.waits
+    if now.job and not waited and not at_once:
+        _scancel("--batch", "--signal=TERM", number)
+        _wait(number, STOP_S)
+    if look(directory, number).supervised:
+        _scancel(number)
+        if not _wait(number, CANCEL_S):
+            raise LaunchFailed(f"Slurm job {number} does not end", fix=f"scancel {number}; squeue -j {number}")
+    now = Now(state=directory.read("state.json"), job=client.job(number))
+    if now.state.get("phase") != "ended":
+        lost(directory, number, now, Interrupted.exit_code if waited or at_once else LaunchFailed.exit_code)
+
+
+def _scancel(*what: str) -> None:
+    """It is judged by what happens: 22.05 may complain and do it all the same."""
+    with contextlib.suppress(LaunchFailed):
+        client.ask("scancel", *what)
+
+
+def _wait(number: str, within: float) -> bool:
+    """Wait until nothing of the job is there; whether that is so."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        job = client.job(number)
+        if job is None or job.ended:
+            return True
+        time.sleep(ASK_S / 4)
+    return False

@@ -1,0 +1,105 @@
+"""From a topology to a job in Slurm's queue, and what that job does first."""
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
+from disagg_cli.executors.slurm import client, script
+from disagg_cli.runtime.job import RECORD, TOPOLOGY, forget_secrets
+from disagg_cli.runtime.launch import record
+from disagg_cli.runtime.prepare import Prepared
+from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.topology.written import written_out
+
+SCRIPT = "job.sbatch"
+
+
+def launch_argv(topology: Path, flags: Sequence[str]) -> list[str]:
+    """What the batch script runs."""
+    return [sys.executable, "-m", "disagg_cli", "launch", str(topology), *flags]
+
+
+def rendered(prepared: Prepared, flags: Sequence[str]) -> str:
+    """The sbatch script of a topology that is not submitted yet, or the commands that another executor would run."""
+    if prepared.deployment.executor == "slurm":
+        return script.script(prepared.deployment, launch_argv(prepared.config.absolute(), flags))
+    return "\n\n".join(f"# {one.name} on {one.host.name}\n{one.shell()}" for one in prepared.commands) + "\n"
+
+
+def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
+    """Submit the job of a run and return its number. LaunchFailed with sbatch's own words."""
+    recorder = record(prepared, directory)
+    recorder.state.phase = "pending"
+    recorder.save()  # here, and no more once there is a job: the job then writes it
+    argv = launch_argv(directory.path / TOPOLOGY, ["--run-dir", str(directory.path), *flags])
+    text = script.script(prepared.deployment, argv, output=directory.path / "launch.log")
+    directory.write_text(SCRIPT, text)
+    directory.write_text(TOPOLOGY, written_out(prepared.deployment.written, masked=False))
+    try:
+        with _uninterrupted():  # a job that nobody has written down could not be stopped
+            said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=_environment(text))
+            number = said.strip().partition(";")[0]  # `;CLUSTER` follows on a federation (sbatch(1), --parsable)
+            directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
+    except DisaggError as error:
+        error.fix = error.fix or f"see {directory.path / SCRIPT}; what it asks for stands under executor.slurm"
+        forget_secrets(directory)
+        recorder.state.exit_code, recorder.state.reason = error.exit_code, error.what
+        recorder.run_phase("ended")
+        raise
+    directory.append(
+        "events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": f"submitted as Slurm job {number}"}
+    )
+    return number
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let signals that ask for an end wait while the body runs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _environment(text: str) -> dict[str, str]:
+    """This environment, without variables that would overrule the script (sbatch(1), input environment variables)."""
+    said = set(re.findall(r"^#SBATCH '?--([a-z-]+)", text, re.MULTILINE))
+    names = {f"SBATCH_{name.upper().replace('-', '_')}" for name in said}
+    names |= {"SBATCH_TIMELIMIT"} if "time" in said else set()
+    names |= {"SBATCH_REQUEUE"} if "no-requeue" in said else set()
+    return {name: value for name, value in os.environ.items() if name not in names}
+
+
+@contextlib.contextmanager
+def kept(directory: RunDir) -> Iterator[None]:
+    """In a job: know it by its number while the body runs, and say so if Slurm takes its nodes back. LaunchFailed then.
+
+    What was submitted is taken away at once.
+    """
+    env = os.environ
+    batch_script = env.get("SLURM_TASK_PID") == str(os.getpid()) and "SLURM_STEP_ID" not in env
+    if batch_script:
+        directory.write(RECORD, {"schema": "disagg.job/1", "job": env["SLURM_JOB_ID"]})
+    forget_secrets(directory)
+    try:
+        yield
+    except Interrupted:
+        _see_preemption(directory, env["SLURM_JOB_ID"])
+        raise
+    _see_preemption(directory, env["SLURM_JOB_ID"])
+
+
+def _see_preemption(directory: RunDir, number: str) -> None:
+    """A job that is preempted gets the same SIGTERM as one that somebody cancels."""
+    if client.preempted(number):
+        error = LaunchFailed(f"Slurm has taken the nodes of job {number} back: it was preempted")
+        state = directory.read("state.json")
+        directory.write("state.json", state | {"exit_code": error.exit_code, "reason": error.what})
+        raise error

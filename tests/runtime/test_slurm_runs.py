@@ -1,0 +1,332 @@
+"""`disagg launch` on a login node of a real Slurm cluster: cheap servers, everything else as it is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from cheap_python import cheap_python
+from deployments import SMALLEST
+from slurm_lab import GPUS
+from waiting import wait_until
+
+DISAGG = [sys.executable, "-m", "disagg_cli"]
+SECRET = "planted-0f3a9c"
+
+
+@pytest.fixture
+def cluster(slurm, home, tmp_path):
+    """The lab, with topologies and launches of a test."""
+    return Cluster(slurm, home, tmp_path)
+
+
+class Cluster:
+    def __init__(self, lab, home, folder):
+        self.lab = lab
+        self.home = home
+        self.folder = folder
+        self.python = str(cheap_python(folder))
+
+    def topology(self, slurm=None, **changes):
+        settings = {"nodes": 3, "python": self.python} | (slurm or {})
+        topology = SMALLEST | {
+            "executor": {"slurm": settings},
+            "ports": 21000,
+            "router": {"port": 21500},
+            "probe": {"parity": False, "timeout_s": 20},
+        }
+        file = self.folder / "topology.yaml"
+        file.write_text(yaml.safe_dump(topology | changes))
+        return file
+
+    def disagg(self, *args, within=120, **env):
+        return subprocess.run(
+            [*DISAGG, *map(str, args)], env=os.environ | env, capture_output=True, text=True, timeout=within
+        )
+
+    def serve(self, *flags, **topology):
+        """Launch a run that serves."""
+        done = self.disagg("launch", self.topology(**topology), "--detach", *flags)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def launch(self, file, *flags):
+        """Launch a run that is followed in the background."""
+        with (self.folder / "out").open("wb") as out:
+            return subprocess.Popen([*DISAGG, "launch", str(file), *flags], stdout=out, stderr=out)
+
+    def said(self, words, within=60):
+        """Wait until the launch in the background says so."""
+        wait_until(lambda: words in (self.folder / "out").read_text(), within)
+
+    @property
+    def run(self):
+        return (self.home / "current").resolve()
+
+    @property
+    def state(self):
+        return json.loads((self.run / "state.json").read_text())
+
+    @property
+    def number(self):
+        return json.loads((self.run / "job.json").read_text())["job"]
+
+    def ended(self, within=60):
+        """The state of the run, once it has ended and Slurm's job with it."""
+        wait_until(lambda: self.state["phase"] == "ended", within)
+        self.nothing_left()
+        return self.state
+
+    def hold_all(self):
+        """Give all nodes to another job."""
+        argv = ["sbatch", "--parsable", "--exclusive", "-N3", "-o", "/dev/null", "--wrap", "sleep 300"]
+        holder = self.lab.run(*argv).strip()
+        wait_until(lambda: self.lab.jobs()[holder] == "RUNNING")
+        return holder
+
+    def salloc(self, *options):
+        """Launch from the shell of an allocation, until the evals are done."""
+        argv = ["salloc", "--quiet", *options, *DISAGG, "launch", str(self.topology()), "--exit-after-eval"]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=90)
+
+    def nothing_left(self):
+        wait_until(lambda: not self.lab.jobs(), 30)
+        wait_until(lambda: not self.lab.processes(), 10)
+
+
+def test_a_run_from_launch_to_stop(cluster):
+    done = cluster.serve("--json")
+    launched = json.loads(done.stdout)
+    assert (launched["phase"], launched["url"]) == (
+        "serving",
+        f"http://{cluster.lab.address(cluster.lab.nodes[0])}:21500",
+    )
+    assert "submitted as Slurm job" in done.stderr
+    assert {node for node, args in cluster.lab.processes() if "launch_server" in args} == set(cluster.lab.nodes)
+
+    status = json.loads(cluster.disagg("status", "--json").stdout)
+    assert (status["phase"], status["supervised"], status["job"]["state"]) == ("serving", True, "RUNNING")
+    assert {p["name"]: p["host"] for p in status["processes"]} == {
+        "prefill-0": cluster.lab.nodes[0],
+        "decode-0": cluster.lab.nodes[1],
+        "decode-1": cluster.lab.nodes[2],
+        "router": cluster.lab.nodes[0],
+    }
+    assert "listening" in cluster.disagg("logs", "decode-1").stdout
+    (listed,) = json.loads(cluster.disagg("ps", "--json").stdout)["runs"]
+    assert (listed["phase"], listed["stale"], listed["alive"]) == ("serving", False, 4)
+
+    stopped = cluster.disagg("stop", "--json")
+    assert stopped.returncode == 0, stopped.stderr
+    assert json.loads(stopped.stdout)["exit_code"] == 0
+    assert cluster.ended()["reason"] == "stopped"
+
+
+def test_a_run_that_is_followed_to_its_end(cluster):
+    done = cluster.disagg("launch", cluster.topology(), "--exit-after-eval")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "decode-1 healthy" in done.stdout
+    assert done.stdout.endswith("ended\n")
+    cluster.nothing_left()
+
+
+def test_ctrl_c_where_it_is_followed(cluster):
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    launch.send_signal(signal.SIGINT)
+    assert launch.wait(60) == 130
+    assert cluster.ended()["exit_code"] == 0
+
+
+def test_ctrl_c_twice_cancels_the_job(cluster):
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    launch.send_signal(signal.SIGINT)
+    cluster.said("once more, and the job is cancelled")
+    launch.send_signal(signal.SIGINT)
+    assert launch.wait(60) == 130
+    assert cluster.ended(1)["phase"] == "ended"
+
+
+def test_a_job_that_waits(cluster):
+    """What the file says when it is submitted is what runs, whatever is written into it later."""
+    holder = cluster.lab.run(
+        "sbatch", "--parsable", "--exclusive", "-N3", "-o", "/dev/null", "--wrap", "sleep 300"
+    ).strip()
+    wait_until(lambda: cluster.lab.jobs()[holder] == "RUNNING")
+    file = cluster.topology()
+    launch = cluster.launch(file, "--detach")
+    cluster.said("pending: Slurm (Resources)")
+    status = json.loads(cluster.disagg("status", "--json").stdout)
+    assert (status["phase"], status["waiting_for"], status["supervised"]) == ("pending", "Slurm (Resources)", True)
+    file.write_text("no: topology\n")
+    cluster.lab.run("scancel", holder)
+    assert launch.wait(60) == 0
+    assert cluster.state["phase"] == "serving"
+
+
+def test_a_job_that_is_stopped_while_it_waits(cluster):
+    cluster.hold_all()
+    launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
+    cluster.said("pending: Slurm (Resources)")
+    launch.send_signal(signal.SIGINT)
+    assert launch.wait(60) == 130
+    assert (cluster.state["phase"], cluster.state["exit_code"]) == ("ended", 130)
+    assert "CANCELLED" in cluster.state["reason"]
+    assert cluster.number not in cluster.lab.jobs()
+    assert secrets_in(cluster.run) == []
+
+
+def test_a_job_that_slurm_refuses(cluster):
+    done = cluster.disagg("launch", cluster.topology(slurm={"nodes": 3, "partition": "nowhere"}))
+    assert done.returncode == 4
+    assert "sbatch failed: " in done.stderr
+    assert "invalid partition" in done.stderr
+    assert cluster.state["exit_code"] == 4
+
+
+def test_a_killed_worker_is_named(cluster):
+    cluster.serve()
+    node = cluster.lab.nodes[1]
+    (pid,) = cluster.lab.on(node, "pgrep", "-f", "^[^ ]*python.*launch_server").split()
+    began = time.monotonic()
+    cluster.lab.on(node, "kill", "-KILL", pid)
+    wait_until(lambda: cluster.state["phase"] in ("stopping", "ended"), 20)
+    assert time.monotonic() - began < 5
+    state = cluster.ended()
+    assert state["exit_code"] == 4
+    assert "decode-0 died: killed by SIGKILL" in state["reason"]
+
+
+def test_a_cancelled_step_is_named(cluster):
+    cluster.serve()
+    steps = cluster.lab.run("squeue", "-h", "-s", "-o", "%i %j").splitlines()
+    (step,) = [line.split()[0] for line in steps if line.split()[1].startswith("decode-1@")]
+    cluster.lab.run("scancel", step)
+    state = cluster.ended()
+    assert state["exit_code"] == 4
+    assert "decode-1 died: killed by SIGKILL" in state["reason"]
+
+
+def test_a_cancelled_job(cluster):
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    cluster.lab.run("scancel", cluster.number)
+    assert launch.wait(60) == 0
+    assert cluster.ended()["reason"] == "stopped"
+
+
+def test_a_job_that_reaches_its_time_limit(cluster):
+    """Slurm tells disagg in time. It looks twice a minute, and so does it up to a minute early."""
+    launch = cluster.launch(cluster.topology(slurm={"time": "10:00", "stop_before_s": 60}))
+    cluster.said("router  http://")
+    cluster.lab.run("scontrol", "update", f"job={cluster.number}", "timelimit=2")
+    assert launch.wait(110) == 0
+    assert cluster.ended()["reason"] == "stopped: the time limit of its Slurm job is near"
+
+
+def test_a_job_that_makes_room_for_another(cluster):
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    cluster.lab.run("sbatch", "-p", "urgent", "--exclusive", "-N3", "-o", "/dev/null", "--wrap", "sleep 3")
+    assert launch.wait(60) == 4
+    assert "it was preempted" in (cluster.folder / "out").read_text()
+    state = cluster.ended()
+    assert (state["exit_code"], "it was preempted" in state["reason"]) == (4, True)
+
+
+def test_a_node_that_crashes(cluster):
+    """Slurm itself takes half a minute to be sure (slurm.conf: SlurmdTimeout)."""
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    cluster.lab.crash(cluster.lab.nodes[2])
+    assert launch.wait(100) == 4
+    state = cluster.state
+    assert state["phase"] == "ended"
+    assert f"node {cluster.lab.nodes[2]} has failed" in state["reason"]
+    assert "decode-1" in state["reason"]
+    wait_until(lambda: not cluster.lab.jobs(), 30)
+
+
+def test_disagg_killed_in_its_job(cluster):
+    """Slurm ends the steps of a batch script that has ended."""
+    cluster.serve()
+    cluster.lab.on(cluster.lab.nodes[0], "kill", "-KILL", str(cluster.state["pid"]))
+    wait_until(lambda: json.loads(cluster.disagg("status", "--json").stdout)["phase"] == "lost", 30)
+    assert cluster.disagg("stop").returncode == 0
+    state = cluster.ended()
+    assert state["exit_code"] == 4
+    assert "Slurm job" in state["reason"]
+
+
+def test_slurm_overrides_the_executor_that_a_topology_names(cluster):
+    """With `--executor slurm`, and a script that somebody submits by hand."""
+    file = cluster.topology(executor={"local": {}})
+    script = cluster.disagg("render", file, "--executor", "slurm", "--set", f"executor.slurm.python={cluster.python}")
+    assert script.returncode == 0, script.stderr
+    by_hand = cluster.folder / "by-hand"
+    by_hand.write_text(script.stdout.replace("disagg_cli launch", "disagg_cli launch --exit-after-eval"))
+    cluster.lab.run("sbatch", "-o", f"{by_hand}.out", by_hand)
+    wait_until((cluster.home / "current" / "state.json").exists, 60)
+    assert cluster.ended()["exit_code"] == 0
+    assert cluster.number
+
+
+def test_prefill_and_decode_apart(cluster):
+    """A heterogeneous job: each role on nodes of its own component."""
+    apart = {"nodes": None, "prefill": {"nodes": 1}, "decode": {"nodes": 2, "args": {"comment": "decode"}}}
+    cluster.serve(slurm=apart)
+    assert {p["name"]: p["host"] for p in cluster.state["processes"]} == {
+        "prefill-0": cluster.lab.nodes[0],
+        "decode-0": cluster.lab.nodes[1],
+        "decode-1": cluster.lab.nodes[2],
+        "router": cluster.lab.nodes[0],
+    }
+    assert len(cluster.lab.jobs()) == 2
+    assert cluster.disagg("stop").returncode == 0
+    cluster.ended()
+
+
+def test_inside_an_allocation(cluster):
+    """From the shell of a salloc, disagg starts steps right away, and leaves the allocation as it was."""
+    done = cluster.salloc("-N3", "--exclusive", "--mem=0", f"--gres=gpu:{GPUS}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (cluster.run / "job.json").exists()
+    assert cluster.ended()["reason"] == "stopped"
+
+
+def test_an_allocation_that_is_too_small(cluster):
+    done = cluster.salloc("-N2", "--exclusive")
+    assert done.returncode == 4
+    assert "the allocation has 2 node(s), and the topology needs 3" in done.stderr
+
+
+def test_ports_that_are_taken_on_a_node(cluster):
+    node = cluster.lab.nodes[0]
+    listen = f"{sys.executable} -S -c \"import socket, time; s = socket.create_server(('', 21000)); time.sleep(300)\""
+    cluster.lab.run("sbatch", "-N1", "-w", node, "-o", "/dev/null", "--wrap", listen)
+    wait_until(cluster.lab.processes, 20)
+    done = cluster.salloc("-N3", "-n3")
+    assert done.returncode == 3
+    assert f"ports that are taken on {node}" in done.stderr
+    assert "21000 (prefill-0 http)" in done.stderr
+
+
+def test_no_secret_stands_anywhere(cluster):
+    """But in the environment of the workers."""
+    cluster.serve(engine={"env": {"MY_TOKEN": SECRET}})
+    show = "tr '\\0' '\\n' < /proc/$(pgrep -f '^[^ ]*python.*launch_server')/environ"
+    assert f"MY_TOKEN={SECRET}" in cluster.lab.on(cluster.lab.nodes[1], "sh", "-c", show)
+    on_command_lines = [args for _, args in cluster.lab.processes()] + [cluster.lab.run("ps", "-eo", "args")]
+    assert not [args for args in on_command_lines if SECRET in args]
+    assert SECRET not in cluster.lab.run("scontrol", "show", "job")
+    assert secrets_in(cluster.run) + secrets_in(cluster.lab.folder) == []
+
+
+def secrets_in(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if SECRET.encode() in path.read_bytes()]
