@@ -15,7 +15,7 @@ settings.load_profile("shared cores")
 
 
 # A job in the background of a script, or under nohup, ignores these, and so would all that tests start and signal.
-for _signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+for _signum in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(_signum) is signal.SIG_IGN:
         signal.signal(_signum, signal.default_int_handler if _signum == signal.SIGINT else signal.SIG_DFL)
 

@@ -11,7 +11,6 @@ import pytest
 from places import FOREVER, LEAVES_A_CHILD, PARENT, STUBBORN, local_place, ssh_place, warm_place
 from waiting import until
 
-from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import UNKNOWN_EXIT
 
@@ -19,12 +18,6 @@ from disagg_cli.executors.protocol import UNKNOWN_EXIT
 @pytest.fixture(params=["local", "warm", "ssh"])
 def place(request, tmp_path):
     """A place to start processes in: an async context manager."""
-    return _place(request, tmp_path)
-
-
-@pytest.fixture(params=["local", "warm"])
-def this_machine(request, tmp_path):
-    """A place on this machine."""
     return _place(request, tmp_path)
 
 
@@ -86,21 +79,6 @@ async def test_exit_codes(place, code, exit_code):
         assert await here.ended(await here.start(code)) == exit_code
 
 
-async def test_an_interrupt_is_pythons_own(place):
-    async with place as here:
-        handle = await here.start("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
-        await here.ended(handle)
-        assert handle.log.read_text().endswith("KeyboardInterrupt\n")
-
-
-async def test_no_signal_is_ignored_that_python_does_not_ignore(place):
-    async with place as here:
-        show = "import signal; print({s.name for s in signal.Signals if signal.getsignal(s) is signal.SIG_IGN})"
-        handle = await here.start(show)
-        await here.ended(handle)
-        assert set(eval(handle.log.read_text())) == {"SIGPIPE", "SIGXFSZ"}
-
-
 async def test_an_exit_code_is_not_forgotten(place):
     async with place as here:
         handle = await here.start("raise SystemExit(3)")
@@ -127,53 +105,6 @@ async def test_the_reason_of_an_exit_is_in_the_log(place):
         handle = await here.start("raise SystemExit('the reason')")
         await here.ended(handle)
         assert handle.log.read_text() == "the reason\n"
-
-
-async def test_output_that_is_buffered_comes_after_errors_that_are_not(place):
-    async with place as here:
-        handle = await here.start("import sys; print('out'); print('err', file=sys.stderr)", PYTHONUNBUFFERED="")
-        await here.ended(handle)
-        assert handle.log.read_text() == "err\nout\n"
-
-
-async def test_output_is_not_buffered_where_the_environment_says_so(place):
-    async with place as here:
-        handle = await here.start("import sys; print('out'); print('err', file=sys.stderr)", PYTHONUNBUFFERED="1")
-        await here.ended(handle)
-        assert handle.log.read_text() == "out\nerr\n"
-
-
-async def test_what_is_left_to_do_at_the_end_is_done(place):
-    late = "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()"
-    code = f"import atexit, threading, time; atexit.register(print, 'at exit'); {late}; print('main')"
-    async with place as here:
-        handle = await here.start(code)
-        assert await here.ended(handle) == 0
-        assert handle.log.read_text() == "main\nthread\nat exit\n"
-
-
-async def test_a_log_that_cannot_be_written(this_machine, tmp_path):
-    async with this_machine as here:
-        with pytest.raises(LaunchFailed, match=r"program could not be started: .*No such file"):
-            await here.executor.start(here.program("pass"), tmp_path / "no" / "log")
-        assert await here.ended(await here.start("pass")) == 0
-
-
-async def test_it_starts_where_its_starter_is(this_machine, tmp_path, monkeypatch):
-    """In its folder, with its umask, on its cores, and with nothing open but its log."""
-    monkeypatch.chdir(tmp_path)
-    umask, cores = os.umask(0o027), os.sched_getaffinity(0)
-    try:
-        async with this_machine as here:
-            opened = "sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1]"
-            show = f"import os; print(os.getcwd(), os.umask(0), os.sched_getaffinity(0), {opened})"
-            os.sched_setaffinity(0, {min(cores)})
-            handle = await here.start(show)
-            await here.ended(handle)
-            assert handle.log.read_text() == f"{tmp_path} {0o027} {{{min(cores)}}} [0, 1, 2]\n"
-    finally:
-        os.umask(umask)
-        os.sched_setaffinity(0, cores)
 
 
 async def test_standard_input_is_empty(place):
