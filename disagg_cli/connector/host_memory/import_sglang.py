@@ -28,6 +28,8 @@ LATE = (
     "sglang.srt.distributed.device_communicators.shm_broadcast",
     "sglang.srt.distributed.device_communicators.torch_symm_mem",
     "sglang.srt.weight_cache.daemon",
+    "smg_grpc_servicer.sglang.plugin",
+    "smg_grpc_servicer.sglang.zmq_plugin",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.auto",
@@ -39,6 +41,9 @@ LATE = (
 
 Not prometheus_client: it reads its folder for several processes when it is imported, and SGLang sets that late.
 """
+
+APART = frozenset({"disagg", "smg-servicer", "smg-zmq"})
+"""Plugins whose hooks have other targets than ours: the two others come with SGLang 0.5.23 (smg-grpc-servicer)."""
 
 
 def import_sglang() -> None:
@@ -77,9 +82,9 @@ def _apply_hooks() -> None:
     """Apply the hooks of host-memory mode, which all servers have; they find them applied when they load plugins.
 
     Each hook makes SGLang go through all modules there are (plugins/hook_registry.py), which takes a server as long as
-    much of its own start. Where another plugin is installed, whose hooks might meet ours, servers do it all themselves.
+    much of its own start. Where a plugin is installed whose hooks might meet ours, servers do it all themselves.
     """
-    if {plugin.name for plugin in metadata.entry_points(group="sglang.srt.plugins")} != {"disagg"}:
+    if not {plugin.name for plugin in metadata.entry_points(group="sglang.srt.plugins")} <= APART:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry
 
