@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.ready-$(shell cat pyproject.toml $(PINS) | sha256sum | cut -c
 # SGLang is 7,000 modules: without their compiled files each cold start takes twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test lint fast e2e bench sweep
+.PHONY: setup demo test lint fast e2e bench sweep verify-releases
 
 setup: $(STAMP)
 
@@ -57,6 +57,11 @@ bench: setup
 sweep: setup
 	$(BIN)/python tests/e2e/sweep.py
 	$(BIN)/python tests/e2e/rehearse_faults.py
+
+# Every known SGLang release's own connector, stock and with the overlay, against disagg's word; about ten minutes. Each
+# wheel is fetched, run on recorded memory and deleted; what was seen goes to disagg_cli/connector/verified.yaml.
+verify-releases: setup
+	$(BIN)/python tests/connector/verify_releases.py
 
 test: lint
 	$(BIN)/pytest

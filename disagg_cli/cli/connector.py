@@ -38,10 +38,12 @@ def releases(as_json: Json = False) -> None:
     from disagg_cli.connector.classes import CLASSES
     from disagg_cli.connector.releases import known_releases
     from disagg_cli.connector.verdict import judge_case
+    from disagg_cli.connector.verified import verified_releases
     from disagg_cli.console.releases_view import releases_view
     from disagg_cli.console.sink import show
     from disagg_cli.findings.document import verdict_document
 
+    verified = verified_releases()
     rows = [(known, {one: judge_case(known, one.case) for one in CLASSES}) for known in known_releases()]
     document: dict[str, Any] = {
         "schema": "disagg.connector-releases/1",
@@ -52,11 +54,12 @@ def releases(as_json: Json = False) -> None:
                 "source": known.source,
                 "connector": asdict(known.connector),
                 "outcomes": {one.letter: verdict_document(verdict) for one, verdict in verdicts.items()},
+                "executed": asdict(verified[known.name]) if known.name in verified else None,
             }
             for known, verdicts in rows
         },
     }
-    show(releases_view(rows), document, as_json=as_json)
+    show(releases_view(rows, verified), document, as_json=as_json)
 
 
 @app.command()

@@ -181,7 +181,7 @@ def _kv_send(connector: Connector, case: Case) -> _Ruling | None:
     """Cut the heads of each request, and look up the places of its layers."""
     if case.sliced and connector.head_maths == "per_rank" and head_maths.divides_by_zero(*case.size):
         return Outcome.ZERO_DIVISION, reasons.division(case)
-    if case.decode_pp > 1 and not connector.decode_stages:
+    if case.decode_pp > 1 and not connector.decode_stages and case.kind is not LayoutKind.SWA:
         return Outcome.RUNTIME_ERROR, reasons.decode_stage_past_list()
     if case.kind is LayoutKind.HYBRID and case.stages > 1 and connector.stage_pairing in ("offset", "first"):
         return Outcome.RUNTIME_ERROR, reasons.stage_past_pool()

@@ -1,6 +1,6 @@
 """Releases for a person: one plan on each of them, and what each of them does."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -12,6 +12,7 @@ from disagg_cli.connector.case import Outcome
 from disagg_cli.connector.classes import CLASSES, SizeClass
 from disagg_cli.connector.releases import Release
 from disagg_cli.connector.verdict import Verdict
+from disagg_cli.connector.verified import Run, Verified
 from disagg_cli.findings.report import PlanReport, PoolReport
 
 _LETTERS: Mapping[Outcome, tuple[str, str]] = {
@@ -26,6 +27,7 @@ _LETTERS: Mapping[Outcome, tuple[str, str]] = {
     Outcome.ZERO_DIVISION: ("z", "the prefill server dies (ZeroDivisionError)"),
     Outcome.UNSUPPORTED: ("?", "not studied, or not possible"),
 }
+REPAIRED = "+"
 
 
 def plan_releases_view(report: PlanReport) -> RenderableType:
@@ -69,14 +71,17 @@ def _spans(verdicts: Mapping[str, Verdict]) -> Iterator[list[tuple[str, Verdict]
         yield list(group)
 
 
-def releases_view(rows: Sequence[tuple[Release, Mapping[SizeClass, Verdict]]]) -> RenderableType:
-    """Every known release against every class of plans, and what each class is."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+def releases_view(
+    rows: Sequence[tuple[Release, Mapping[SizeClass, Verdict]]], verified: Mapping[str, Verified]
+) -> RenderableType:
+    """Every known release against every class of plans, what each class is, and what was executed."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("SGLang", no_wrap=True)
     for size_class in CLASSES:
         table.add_column(size_class.letter, justify="center", no_wrap=True)
     for release, verdicts in rows:
-        cells = (_cell(verdicts[size_class].outcome) for size_class in CLASSES)
+        executed = verified.get(release.name)
+        cells = (_executed_cell(one.letter, verdicts[one].outcome, executed) for one in CLASSES)
         table.add_row(release.name, *cells)
     legend = Table.grid(padding=(0, 2, 0, 0))
     for size_class in CLASSES:
@@ -84,7 +89,31 @@ def releases_view(rows: Sequence[tuple[Release, Mapping[SizeClass, Verdict]]]) -
     outcomes = Table.grid(padding=(0, 2, 0, 0))
     for outcome, (letter, meaning) in _LETTERS.items():
         outcomes.add_row(Text(letter, style=_style(outcome)), Text(meaning, style="dim"))
-    return Group(table, Text(), legend, Text(), outcomes)
+    outcomes.add_row(Text(REPAIRED, style="green"), Text("right with disagg's overlay, as executed", style="dim"))
+    outcomes.add_row(Text("x", style="dim"), Text("not executed: read in the release's code", style="dim"))
+    return Group(table, Text(), legend, Text(), outcomes, Text(), _plans_run(verified.values()))
+
+
+def _executed_cell(letter: str, outcome: Outcome, executed: Verified | None) -> Text:
+    """An outcome, marked where the overlay repairs it, and dim where it was not executed."""
+    stock, overlay = (run.classes.get(letter) if run else None for run in _runs(executed))
+    text = _cell(outcome) if stock is outcome else Text(_LETTERS[outcome][0], style="dim")
+    repaired = stock is outcome and outcome is not Outcome.OK and overlay is Outcome.OK
+    return text.append(REPAIRED, style="green") if repaired else text
+
+
+def _plans_run(verified: Iterable[Verified]) -> Text:
+    """How many plans were executed in all, and how many of them did what the table says."""
+    runs = [run for executed in verified for run in _runs(executed) if run]
+    plans, agree = sum(run.plans for run in runs), sum(run.agree for run in runs)
+    return Text(
+        f"Executed: {plans:,} plans on the releases' own code, stock and with the overlay (make verify-releases); "
+        f"{agree:,} did what disagg says of them."
+    )
+
+
+def _runs(executed: Verified | None) -> tuple[Run | None, Run | None]:
+    return (executed.stock, executed.overlay) if executed else (None, None)
 
 
 def _cell(outcome: Outcome) -> Text:

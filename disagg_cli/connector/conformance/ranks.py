@@ -19,7 +19,8 @@ from disagg_cli.kv.linear_state import StateTensor
 Cells = npt.NDArray[np.uint64]
 
 PAGE = 2
-PREFILL_SLOTS, DECODE_SLOTS = 25, 27
+PREFILL_SLOTS, DECODE_SLOTS = 13, 15
+"""Pages of each pool: enough that heads which are put into the wrong place still land in the pool, as they would."""
 PREFILL_PAGES, DECODE_PAGES = (3, 1, 4), (2, 5, 0)
 """The pages of the one request, in its order, on each side."""
 PREFILL_AUX, DECODE_AUX = 1, 2
