@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.connector.case import Outcome
-from disagg_cli.kv.facts import read_facts
+from disagg_cli.facts import read_facts
 
 PATH = Path(__file__).with_name("verified.yaml")
 

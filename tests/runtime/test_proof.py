@@ -87,7 +87,7 @@ async def test_what_there_is_of_a_proof_is_written_down(proof):
 
 
 async def test_the_plans_verdict_is_the_likely_cause(proof, monkeypatch):
-    monkeypatch.setattr("disagg_cli.topology.survey.version", {"sglang": "0.5.11"}.get)
+    monkeypatch.setattr("disagg_cli.topology.survey.version", {"sglang": "0.5.10"}.get)
     async with serving(500, 500, 500, completion) as servers:
         with pytest.raises(ProbeFailed) as caught:
             await proof(servers).obtain()
