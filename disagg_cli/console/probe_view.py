@@ -21,14 +21,15 @@ def probe_table(result: Reprobe) -> RenderableType:
     for pair in result.shown.pairs:
         parity = compared.get((pair.prefill, pair.decode))
         ok = pair.ok and (parity is None or parity.ok)
-        said = parity.sentence() if parity else pair.error or "moved, not compared"
+        words = parity.sentence() if parity else pair.error or "moved, not compared"
         first = f"{pair.first_token_s:.2f} s" if pair.first_token_s else "-"
-        table.add_row(_mark(ok=ok), f"{pair.prefill} -> {pair.decode}", first, f"{pair.total_s:.2f} s", Text(said))
-    if len(result.rounds) == 1:
-        return table
-    wrong = sum(not one.ok for one in result.rounds)
-    slowest = max(one.seconds for one in result.rounds)
-    return Group(table, f"{len(result.rounds)} rounds, {wrong} of them failed; the slowest took {slowest:.1f} s")
+        table.add_row(_mark(ok=ok), f"{pair.prefill} -> {pair.decode}", first, f"{pair.total_s:.2f} s", Text(words))
+    said = [Text(f"likely cause: {one.cause}\n  fix: {one.fix}") for one in result.shown.causes]
+    if len(result.rounds) > 1:
+        wrong = sum(not one.ok for one in result.rounds)
+        slowest = max(one.seconds for one in result.rounds)
+        said.append(Text(f"{len(result.rounds)} rounds, {wrong} of them failed; the slowest took {slowest:.1f} s"))
+    return Group(table, *said)
 
 
 def _mark(*, ok: bool) -> Text:

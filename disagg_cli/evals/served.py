@@ -12,16 +12,9 @@ from yarl import URL
 
 from disagg_cli.errors import EvalUndecided, UsageError
 from disagg_cli.evals.client import api_key_header
+from disagg_cli.probe.queues import QUEUES
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-# The four queues of SGLang's PD path (0.5.11 and later, with --enable-metrics). After a run nothing may wait in them:
-# what does has leaked a bootstrap room.
-QUEUES = (
-    "sglang:num_prefill_bootstrap_queue_reqs",
-    "sglang:num_prefill_inflight_queue_reqs",
-    "sglang:num_decode_prealloc_queue_reqs",
-    "sglang:num_decode_transfer_queue_reqs",
-)
 _COUNTERS = (
     "sglang:num_bootstrap_failed_reqs_total",
     "sglang:num_transfer_failed_reqs_total",

@@ -3,25 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from disagg_cli.connector import witness
-from disagg_cli.connector.case import case_of
 from disagg_cli.errors import ProbeFailed
 from disagg_cli.findings.finding import Severity
-from disagg_cli.findings.report import PlanReport, PoolReport
-from disagg_cli.kv.plan import SlicePlan
-from disagg_cli.probe.diagnosis import Diagnosis, Evidence, diagnose, suspect
+from disagg_cli.probe.diagnosis import Diagnosis
 from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
-from disagg_cli.probe.queues import waiting
 from disagg_cli.probe.router import prove_router
-from disagg_cli.runtime.logs import indented, last_text, tail
-from disagg_cli.runtime.prepare import Prepared, parallelism
+from disagg_cli.runtime.cause import cause_of
+from disagg_cli.runtime.logs import indented, tail
+from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.settings import Timeouts
-from disagg_cli.topology.deployment import Worker
-
-MOST_OF_A_LOG = 4 << 20
-"""Bytes in which the cause of a failed transfer is looked for."""
 
 
 class Proof:
@@ -118,39 +110,6 @@ class Proof:
         )
 
     async def _cause(self, result: PairResult | ParityResult) -> Diagnosis | None:
-        """Why a pair did not move KV, or what its wrong KV looks like."""
         workers = {worker.name: worker for worker in self.deployment.workers}
-        prefill, decode = workers[result.prefill], workers[result.decode]
-        plan, pool = self._planned(prefill, decode)
-        case = case_of(plan.layout, plan.prefill, pool.decode)
-        if isinstance(result, ParityResult):
-            return suspect(result, case, pool.plan) if result.wrong_prompts else None
-        decode_log = last_text(self.recorder.directory.log(decode.name), MOST_OF_A_LOG)
-        return diagnose(
-            Evidence(
-                prefill_log=last_text(self.recorder.directory.log(prefill.name), MOST_OF_A_LOG),
-                decode_log=decode_log,
-                prefill_done=result.prefill_done,
-                prefill_tp=case.prefill_tp,
-                decode_tp=case.decode_tp,
-                kv_heads=case.kv_heads,
-                expected=_senders(pool.plan),
-                heard=witness.read(decode_log, result.room),
-                queues=await waiting(prefill, decode),
-            )
-        )
-
-    def _planned(self, prefill: Worker, decode: Worker) -> tuple[PlanReport, PoolReport]:
-        """The plan of a pair's pools."""
-        plan = next(plan for plan in self.prepared.plans if plan.prefill == parallelism(prefill))
-        return plan, next(pool for pool in plan.pools if pool.decode == parallelism(decode))
-
-
-def _senders(plan: SlicePlan | None) -> dict[int, tuple[int, ...]]:
-    """Decode rank -> the prefill ranks that report to it. With stages the keys are others, and none are given."""
-    if plan is None or plan.prefill.pp > 1:
-        return {}
-    senders: dict[int, tuple[int, ...]] = {}
-    for route in plan.routes:
-        senders[route.decode_rank] = (*senders.get(route.decode_rank, ()), route.prefill_rank)
-    return senders
+        pair = workers[result.prefill], workers[result.decode]
+        return await cause_of(result, pair, self.prepared.plans, self.recorder.directory)

@@ -1,14 +1,17 @@
 """The proof of readiness once more, for a run that serves, from another terminal."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from disagg_cli.errors import UsageError
+from disagg_cli.errors import DisaggError, UsageError
+from disagg_cli.probe.diagnosis import Diagnosis
 from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
+from disagg_cli.runtime.cause import cause_of
 from disagg_cli.runtime.control import status
+from disagg_cli.runtime.prepare import prepare
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.topology.deployment import Host, Ports, Share, Worker
 
@@ -20,6 +23,7 @@ class Round:
     pairs: tuple[PairResult, ...]
     parity: tuple[ParityResult, ...]
     seconds: float
+    causes: tuple[Diagnosis, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -53,6 +57,7 @@ class Reprobe:
             "rounds": [{"ok": one.ok, "seconds": one.seconds} for one in self.rounds],
             "pairs": [one.document() for one in self.shown.pairs],
             "parity": [one.document() for one in self.shown.parity],
+            "causes": [{"cause": one.cause, "fix": one.fix} for one in self.shown.causes],
         }
 
 
@@ -64,20 +69,38 @@ async def probe_run(
         raise UsageError(f"{run.path.name} does not serve (it is {phase})", fix="launch it, or name another with --run")
     rounds = []
     for _ in range(times):
-        rounds.append(await _round(run.read("deployment.json"), run.read("plan.json"), parity=parity))
+        rounds.append(await _round(run, parity=parity))
         done(rounds[-1])
     return Reprobe(run=run.path.name, rounds=tuple(rounds))
 
 
-async def _round(deployment: dict[str, Any], plan: dict[str, Any], *, parity: bool) -> Round:
+async def _round(run: RunDir, *, parity: bool) -> Round:
     begun = time.monotonic()
+    deployment, plan = run.read("deployment.json"), run.read("plan.json")
     pairs, timeout = _pairs(deployment["workers"]), deployment["probe"]["timeout_s"]
     moved = await prove_pairs(pairs, timeout_s=timeout, done=lambda _one: None)
     names = {(one.prefill, one.decode) for one in moved if one.ok}
     compared = [(prefill, decode) for prefill, decode in pairs if parity and (prefill.name, decode.name) in names]
     model = (plan.get("plans") or [plan])[0]["model"]
     found = await prove_parity(compared, kv_dtype=model["kv_dtype"], timeout_s=timeout)
-    return Round(pairs=moved, parity=found, seconds=round(time.monotonic() - begun, 1))
+    seconds = round(time.monotonic() - begun, 1)
+    return Round(pairs=moved, parity=found, seconds=seconds, causes=await _causes(run, pairs, (*moved, *found)))
+
+
+async def _causes(
+    run: RunDir, pairs: Sequence[tuple[Worker, Worker]], results: Sequence[PairResult | ParityResult]
+) -> tuple[Diagnosis, ...]:
+    """Why pairs failed, by the topology as it was launched; nothing where that can no longer be planned here."""
+    failed = [one for one in results if not one.ok]
+    if not failed:
+        return ()
+    try:
+        plans = prepare(run.path / "topology.yaml").plans
+    except DisaggError:
+        return ()
+    by_name = {(prefill.name, decode.name): (prefill, decode) for prefill, decode in pairs}
+    found = [await cause_of(one, by_name[one.prefill, one.decode], plans, run) for one in failed]
+    return tuple(dict.fromkeys(one for one in found if one))
 
 
 def _pairs(workers: list[dict[str, Any]]) -> list[tuple[Worker, Worker]]:

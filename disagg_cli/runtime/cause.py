@@ -1,0 +1,60 @@
+"""Why a pair did not move KV, or what its wrong KV looks like: by the plan, both logs and both workers' queues."""
+
+from collections.abc import Sequence
+
+from disagg_cli.connector import witness
+from disagg_cli.connector.case import case_of
+from disagg_cli.findings.report import PlanReport, PoolReport
+from disagg_cli.kv.plan import SlicePlan
+from disagg_cli.probe.diagnosis import Diagnosis, Evidence, diagnose, suspect
+from disagg_cli.probe.pairs import PairResult
+from disagg_cli.probe.parity import ParityResult
+from disagg_cli.probe.queues import waiting
+from disagg_cli.runtime.logs import last_text
+from disagg_cli.runtime.prepare import parallelism
+from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.topology.deployment import Worker
+
+MOST_OF_A_LOG = 4 << 20
+"""Bytes in which the cause of a failed transfer is looked for."""
+
+
+async def cause_of(
+    result: PairResult | ParityResult, pair: tuple[Worker, Worker], plans: Sequence[PlanReport], run: RunDir
+) -> Diagnosis | None:
+    """The cause of a pair's failure; None where a comparison of KV did not come about."""
+    prefill, decode = pair
+    plan, pool = _planned(plans, prefill, decode)
+    case = case_of(plan.layout, plan.prefill, pool.decode)
+    if isinstance(result, ParityResult):
+        return suspect(result, case, pool.plan) if result.wrong_prompts else None
+    decode_log = last_text(run.log(decode.name), MOST_OF_A_LOG)
+    return diagnose(
+        Evidence(
+            prefill_log=last_text(run.log(prefill.name), MOST_OF_A_LOG),
+            decode_log=decode_log,
+            prefill_done=result.prefill_done,
+            prefill_tp=case.prefill_tp,
+            decode_tp=case.decode_tp,
+            kv_heads=case.kv_heads,
+            expected=_senders(pool.plan),
+            heard=witness.read(decode_log, result.room),
+            queues=await waiting(prefill, decode),
+        )
+    )
+
+
+def _planned(plans: Sequence[PlanReport], prefill: Worker, decode: Worker) -> tuple[PlanReport, PoolReport]:
+    """The plan of a pair's pools."""
+    plan = next(plan for plan in plans if plan.prefill == parallelism(prefill))
+    return plan, next(pool for pool in plan.pools if pool.decode == parallelism(decode))
+
+
+def _senders(plan: SlicePlan | None) -> dict[int, tuple[int, ...]]:
+    """Decode rank -> the prefill ranks that report to it. With stages the keys are others, and none are given."""
+    if plan is None or plan.prefill.pp > 1:
+        return {}
+    senders: dict[int, tuple[int, ...]] = {}
+    for route in plan.routes:
+        senders[route.decode_rank] = (*senders.get(route.decode_rank, ()), route.prefill_rank)
+    return senders
