@@ -2,46 +2,50 @@
 
     python tests/bench/bench_overlay.py
 
-Exits 1 where the overlay makes more calls than stock for a plan that stock gets right, or where one of its plans is
-wrong. Calls that prepare descriptor lists are made once for each peer; those that make and post transfers, for each
-request.
+Exits 1 where the overlay makes more calls than stock for a plan that stock gets right. Calls that prepare descriptor
+lists are made once for each peer; those that make and post transfers, for each request.
 """
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-PROGRAM = Path(__file__).parents[1] / "connector" / "overlay_bytes.py"
 PER_PEER, PER_REQUEST = ("prep_xfer_dlist",), ("make_prepped_xfer", "initialize_xfer", "transfer")
 
+Cells = dict[tuple[object, ...], dict[str, Any]]
 
-def run(how: str) -> dict[str, Any]:
-    """Every plan's outcome and calls."""
-    done = subprocess.run([sys.executable, str(PROGRAM), how], capture_output=True, text=True, check=True, timeout=600)
-    return dict(json.loads(done.stdout))
+
+def run(*flags: str) -> Cells:
+    """What `disagg connector verify` observed, by plan."""
+    command = [sys.executable, "-m", "disagg_cli", "connector", "verify", "--json", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    names = ("layout", "prefill_tp", "prefill_pp", "kv_heads")
+    return {(*(cell[name] for name in names), *cell["decode_pp"], *cell["decode_tp"]): cell for cell in json.loads(done.stdout)["cells"]}
 
 
 def calls(cell: dict[str, Any], names: tuple[str, ...]) -> int:
     """How many calls of these names a plan took."""
-    return sum(cell["calls"].get(name, 0) for name in names)
+    return sum((cell["agent_calls"] or {}).get(name, 0) for name in names)
 
 
 def main() -> int:
     """Print the table."""
-    stock, overlay = run("stock"), run("overlay")
-    failed = 0
-    print(f"{'P:D:T':<18}{'stock':<18}{'overlay':<10}{'lists (stock, overlay)':<26}{'transfers (stock, overlay)'}")
-    for plan, before in stock.items():
-        after = overlay[plan]
+    stock, overlay = run(), run("--overlay")
+    dearer = 0
+    print(f"{'plan':<44}{'stock':<16}{'overlay':<12}{'lists (stock, overlay)':<26}{'transfers (stock, overlay)'}")
+    for plan, after in overlay.items():
+        before = stock[plan]
         counts = [(calls(before, names), calls(after, names)) for names in (PER_PEER, PER_REQUEST)]
-        more = before["outcome"] == "ok" and any(b < a for b, a in counts)
-        failed += more or after["outcome"] != "ok"
-        (lists, transfers), note = ([f"{b}, {a}" for b, a in counts]), "  MORE" if more else ""
-        print(f"{plan:<18}{before['outcome']:<18}{after['outcome']:<10}{lists:<26}{transfers}{note}")
-    print(f"{len(stock)} plans, {failed} of them wrong or dearer with the overlay")
-    return 1 if failed else 0
+        more = before["observed"] == "ok" and any(b < a for b, a in counts)
+        dearer += more
+        lists, transfers = (f"{b}, {a}" for b, a in counts)
+        decode = "+".join(f"TP{tp}" for tp in after["decode_tp"])
+        name = f"{after['layout']}, TP{after['prefill_tp']} -> {decode}, T {after['kv_heads']}"
+        note = "  MORE" if more else ""
+        print(f"{name:<44}{before['observed']:<16}{after['observed']:<12}{lists:<26}{transfers}{note}")
+    print(f"{len(overlay)} plans, {dearer} of them dearer with the overlay")
+    return 1 if dearer else 0
 
 
 if __name__ == "__main__":
