@@ -142,7 +142,11 @@ def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:
 
 
 def raise_failure(directory: RunDir, number: str) -> None:
-    """Raise what ended a run, unless it ended as it should; Slurm may know of a reason that disagg did not hear."""
+    """Raise what ended a run, unless it ended as it should; Slurm may know of a reason that disagg did not hear.
+
+    Both have said their last word once the job is over.
+    """
+    _wait(number, CANCEL_S)
     state = directory.read("state.json")
     if state["exit_code"]:
         raise ended(directory, state)
