@@ -39,7 +39,7 @@ def test_the_demo_on_three_hosts(environment, ssh_lab, tmp_path, interrupt_all) 
     asked = run(environment, "eval", "gsm8k", *few, "--out", str(tmp_path / "eval"), "--json")
     report = json.loads(asked.stdout)
     assert (report["planned"], report["answered"], report["failures"]) == (4, 4, [])
-    assert "Init torch distributed begin" in run(environment, "logs", "decode-1", "-n", "400").stdout
+    assert "fired up and ready to roll" in run(environment, "logs", "decode-1", "-n", "100000").stdout
     assert run(environment, "stop").returncode == 0
     assert one.process.wait(10) == 0
     assert ssh_lab.processes() == []
