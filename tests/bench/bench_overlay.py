@@ -20,8 +20,12 @@ def run(*flags: str) -> Cells:
     """What `disagg connector verify` observed, by plan."""
     command = [sys.executable, "-m", "disagg_cli", "connector", "verify", "--json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    names = ("layout", "prefill_tp", "prefill_pp", "kv_heads")
-    return {(*(cell[name] for name in names), *cell["decode_pp"], *cell["decode_tp"]): cell for cell in json.loads(done.stdout)["cells"]}
+    return {_name(cell): cell for cell in json.loads(done.stdout)["cells"]}
+
+
+def _name(cell: dict[str, Any]) -> tuple[object, ...]:
+    sizes = (cell[size] for size in ("layout", "prefill_tp", "prefill_pp", "kv_heads"))
+    return (*sizes, *cell["decode_pp"], *cell["decode_tp"])
 
 
 def calls(cell: dict[str, Any], names: tuple[str, ...]) -> int:
