@@ -92,6 +92,8 @@ def verify(
     if (prefill_tp is None) is not (not decode_tp):
         raise UsageError("one plan needs --prefill-tp and --decode-tp", fix="give both, or neither for the grid")
     if prefill_tp is None or not decode_tp:
+        if model or kv_heads or (prefill_dp, decode_dp, prefill_pp, decode_pp) != (1, 1, 1, 1):
+            raise UsageError("the grid has sizes and models of its own", fix="give --prefill-tp and --decode-tp, too")
         return _verify(list(grid()), all_right=False, overlay=overlay, as_json=as_json)
     from disagg_cli.cli.plan import planned_layout
 

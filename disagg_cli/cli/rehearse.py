@@ -41,8 +41,9 @@ def rehearse(
     changes = [*sets, *([f"connector.overlay={overlay}"] if overlay else [])]
     rehearsal = prepare_rehearsal(config, variant=variant, sets=changes, unsets=unsets, cold=cold, fault=fault)
     out = console(as_json=as_json)
-    if dry_run and not rehearsal.prepared.errors:
+    if dry_run:
         show(plan_of_rehearsal(rehearsal), rehearsal.document(), as_json=as_json)
+        refuse_errors(rehearsal.prepared.errors, force=force)
         return
     out.print(plan_of_rehearsal(rehearsal))
     refuse_errors(rehearsal.prepared.errors, force=force)

@@ -18,10 +18,11 @@ def drill_line(drill: Drill) -> RenderableType:
 def drill_table(drills: Sequence[Drill]) -> RenderableType:
     """All drills."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("", "fault", "what it does", "expected", "found after"):
+    for heading in ("", "fault", "what it does", "found", "after", "pairs"):
         table.add_column(heading)
     for drill in drills:
-        table.add_row(_verdict(drill), drill.fault, drill.what, drill.expected, f"{drill.seconds:.1f} s")
+        seconds, pairs = f"{drill.seconds:.1f} s", "\n".join(drill.pairs)
+        table.add_row(_verdict(drill), drill.fault, drill.what, drill.shown, seconds, pairs)
     return table
 
 

@@ -160,7 +160,9 @@ def take_down(place: Place, *, force: bool, say: Callable[[str], None]) -> Kept 
         except LaunchFailed:
             if not force:
                 raise
-            sessions.kill_session(_listening(place) or 0)
+            if pid := _listening(place):
+                say(f"the warm parent (pid {pid}) does not answer, and is killed")
+                sessions.kill_session(pid)
             return None
         if found is None:
             return None

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from disagg_cli.connector.plugin import MODES
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
@@ -106,8 +107,11 @@ def environment(command: Command) -> dict[str, str]:
 
 
 def inherit(settings: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with these settings on top; folders of PYTHONPATH are added to those that it has."""
-    env = dict(os.environ)
+    """This process's environment with these settings on top; folders of PYTHONPATH are added to those that it has.
+
+    What turns disagg's own hooks on is not inherited: it is for the command to say.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in MODES}
     inherited = env.get("PYTHONPATH")
     env.update(settings)
     if "PYTHONPATH" in settings and inherited:

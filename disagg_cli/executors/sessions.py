@@ -34,8 +34,8 @@ def same_process(pid: int, born_at: float) -> bool:
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL every process of a session."""
-    for pid in members(session):
+    """SIGKILL every process of a session; never of sessions 0 and 1, which are the kernel's and the machine's."""
+    for pid in members(session) if session > 1 else ():
         send(pid, signal.SIGKILL)
 
 

@@ -4,7 +4,7 @@ A rule takes what was judged about one decode pool (or the whole deployment) and
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from disagg_cli.connector.case import Case, Outcome
@@ -235,6 +235,12 @@ def with_overlay(findings: Sequence[Finding], *, where: str) -> list[Finding]:
     kept = [found for found in findings if found.code not in STOCK_CODES]
     instead = "; ".join(dict.fromkeys(found.message for found in repaired)) or "nothing on this release"
     return [*kept, finding("DSG123", f"the overlay is loaded on prefill workers; without it: {instead}", where=where)]
+
+
+def with_a_way_out(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings of a plan that the overlay would repair, and that does not count on it: each fix names it."""
+    way = "or `connector: {overlay: auto}`: disagg's fix repairs it"
+    return [replace(one, fix=f"{one.fix}; {way}") if one.code in STOCK_CODES else one for one in findings]
 
 
 def overlay_required(choice: Choice, *, where: str) -> list[Finding]:

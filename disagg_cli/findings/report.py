@@ -11,7 +11,14 @@ from disagg_cli.connector.repairs import judge_repaired, repairs
 from disagg_cli.connector.verdict import Verdict, judge_case, judge_pools, judge_releases, wrong_decode_ranks
 from disagg_cli.findings.document import plan_document
 from disagg_cli.findings.finding import Finding, Severity
-from disagg_cli.findings.plan_rules import Judged, judge_plan, mixed_pools, overlay_required, with_overlay
+from disagg_cli.findings.plan_rules import (
+    Judged,
+    judge_plan,
+    mixed_pools,
+    overlay_required,
+    with_a_way_out,
+    with_overlay,
+)
 from disagg_cli.kv.coverage import Coverage, cover
 from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.parallelism import Parallelism
@@ -103,6 +110,8 @@ def report_plan(
     counts_on_it = repaired and (overlay == "require" or (overlay == "auto" and not stock_right))
     if counts_on_it:
         findings = with_overlay(findings, where=", ".join(names))
+    elif repaired and not stock_right:
+        findings = with_a_way_out(findings)
     elif overlay == "require":
         findings += overlay_required(choice, where=", ".join(names))
     return PlanReport(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from disagg_cli.connector import overlay
 from disagg_cli.connector.case import Case
 from disagg_cli.connector.classes import class_of
 from disagg_cli.kv.plan import SlicePlan
@@ -18,6 +19,7 @@ from disagg_cli.probe.parity import ParityResult
 class Evidence:
     """What is left of a pair that failed. Sizes are attention TP.
 
+    room: of the request. timed_out: whether no answer came in time, rather than a refusal.
     expected: the senders that each decode rank waits for, empty where their keys are not known. heard: those that it
     heard from, repeats included, None where no witness listened (connector/witness). queues: what waits in the PD
     queues of both workers, where they tell.
@@ -26,6 +28,8 @@ class Evidence:
     prefill_log: str
     decode_log: str
     prefill_done: bool
+    room: int = 0
+    timed_out: bool = True
     prefill_tp: int
     decode_tp: int
     kv_heads: int
@@ -48,10 +52,13 @@ READ_LOGS = "read both workers' logs from the first request on"
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The first sign that explains the failure, surest first."""
-    for sign in (_bootstrap_thread, _nixl_error, _lost_peer, _unreachable, _witnessed, _waiting_for_senders):
+    signs = (_bootstrap_thread, _transfer_error, _nixl_error, _lost_peer, _unreachable)
+    for sign in (*signs, _witnessed, _waiting_for_senders) if evidence.timed_out else signs:
         if found := sign(evidence):
             return found
-    return Diagnosis(cause=f"unknown: neither side's log says why{_waiting(evidence)}", fix=READ_LOGS, known=False)
+    room = f" (bootstrap room {evidence.room})" if evidence.room else ""
+    cause = f"unknown: neither side's log says why{_waiting(evidence)}{room}"
+    return Diagnosis(cause=cause, fix=READ_LOGS, known=False)
 
 
 def _waiting(evidence: Evidence) -> str:
@@ -62,7 +69,8 @@ def _waiting(evidence: Evidence) -> str:
 def _bootstrap_thread(evidence: Evidence) -> Diagnosis | None:
     if "bootstrap_thread died" not in evidence.prefill_log:
         return None
-    if evidence.kv_heads < evidence.prefill_tp < evidence.decode_tp:
+    stock = overlay.LOADED not in evidence.prefill_log
+    if stock and evidence.kv_heads < evidence.prefill_tp < evidence.decode_tp:
         return Diagnosis(
             cause="prefill bootstrap thread died: class T < P < D "
             f"(TP{evidence.prefill_tp} -> TP{evidence.decode_tp}, {evidence.kv_heads} KV heads)",
@@ -70,6 +78,15 @@ def _bootstrap_thread(evidence: Evidence) -> Diagnosis | None:
         )
     error = _last(r"^(\w+(?:Error|Exception)\b.*)$", evidence.prefill_log) or "see its log"
     return Diagnosis(cause=f"prefill bootstrap thread died: {error}", fix="restart both sides once the cause is mended")
+
+
+def _transfer_error(evidence: Evidence) -> Diagnosis | None:
+    """SGLang's own word on this very request (`KVTransferError.__str__`, disaggregation/common/conn.py)."""
+    for side, log in (("prefill", evidence.prefill_log), ("decode", evidence.decode_log)):
+        reason = _last(rf"KVTransferError\(bootstrap_room={evidence.room}\): (.*)$", log)
+        if reason and not reason.startswith("Failed due to an unknown reason"):
+            return Diagnosis(cause=f"{side}: the transfer of room {evidence.room} failed: {reason}", fix=READ_LOGS)
+    return None
 
 
 def _nixl_error(evidence: Evidence) -> Diagnosis | None:

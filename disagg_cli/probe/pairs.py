@@ -27,7 +27,7 @@ class PairResult:
     """One pair's proof. Seconds; error says what came instead of an answer, and is None for a pair that moved KV.
 
     prefill_done: whether prefill answered its own leg, which it does once all its ranks have sent everything.
-    room: the bootstrap room of the request, by which both logs can be searched.
+    room: the bootstrap room of the request, by which both logs can be searched. timed_out: whether nothing was refused.
     """
 
     prefill: str
@@ -38,6 +38,7 @@ class PairResult:
     error: str | None
     prefill_done: bool = False
     room: int = 0
+    timed_out: bool = False
 
     @property
     def ok(self) -> bool:
@@ -70,13 +71,14 @@ async def prove_pair(
 ) -> PairResult:
     """Move KV from one prefill to one decode with a prompt that no other request has sent."""
     begun = time.monotonic()
-    seen, request = _Seen(), _request(prefill, decode)
+    seen, request, timed_out = _Seen(), _request(prefill, decode), False
     try:
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as both:
             both.create_task(_drain(session, prefill, request, seen))
             both.create_task(_follow(session, decode, request, seen))
         error = _fault(seen.last)
     except TimeoutError:
+        timed_out = True
         error = f"{f'only {_tokens(seen.last)} token(s)' if seen.first else 'no answer'} within {timeout_s:.0f} s"
     except ExceptionGroup as group:
         error = "; ".join(str(cause) or type(cause).__name__ for cause in group.exceptions)
@@ -89,6 +91,7 @@ async def prove_pair(
         error=error,
         prefill_done=seen.prefill_done,
         room=request["bootstrap_room"],
+        timed_out=timed_out,
     )
 
 

@@ -10,7 +10,9 @@ of different shape, so what differs there is no transfer's doing. That is the no
 """
 
 import asyncio
+import math
 import random
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -88,9 +90,11 @@ class ParityResult:
         """The result in words."""
         if self.error:
             return self.error
-        if self.late:
+        numbers = "differences that are no numbers"
+        if self.max_difference is not None and self.mean_difference is not None:
+            numbers = f"differences of {self.max_difference:.2g} at most, {self.mean_difference:.2g} on average"
+        if self.first_wrong is None and self.late:
             return f"KV LATE: the fastest answer took {self.fastest_s:.1f} s (limit {LATE_S:.0f} s)"
-        numbers = f"differences of {self.max_difference:.2g} at most, {self.mean_difference:.2g} on average"
         if self.first_wrong is None:
             return f"KV right, {numbers} (tolerance {self.tolerance:.2g} nats)"
         return f"KV WRONG from token {self.first_wrong} on, {numbers} (tolerance {self.tolerance:.2g} nats)"
@@ -150,7 +154,9 @@ async def _lengths(session: aiohttp.ClientSession, prefill: Worker) -> tuple[int
             info = await response.json() if response.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, ValueError):
         info = {}
-    return prompt_lengths(int(info.get("page_size") or 1), info.get("chunked_prefill_size"))
+    lengths = prompt_lengths(int(info.get("page_size") or 1), info.get("chunked_prefill_size"))
+    room = min(int(info.get(name) or sys.maxsize) for name in ("context_length", "max_total_num_tokens"))
+    return tuple(length for length in lengths if length + TOKENS < room) or lengths[:1]
 
 
 async def compare(session: aiohttp.ClientSession, prefill: Worker, decode: Worker, length: int) -> Comparison:
@@ -187,6 +193,7 @@ def judge(prefill: str, decode: str, measured: Sequence[Comparison] | str, toler
     if isinstance(measured, str):
         return ParityResult(prefill=prefill, decode=decode, tolerance=tolerance, error=measured)
     differences = [value for one in measured for value in one.differences]
+    numbers = all(map(math.isfinite, differences))
     firsts = {one.prompt_tokens: one.first_wrong(tolerance) for one in measured}
     wrong = {length: first for length, first in firsts.items() if first is not None}
     return ParityResult(
@@ -194,8 +201,8 @@ def judge(prefill: str, decode: str, measured: Sequence[Comparison] | str, toler
         decode=decode,
         prompts=tuple(one.prompt_tokens for one in measured),
         tolerance=round(tolerance, 6),
-        max_difference=round(max(differences), 6),
-        mean_difference=round(sum(differences) / len(differences), 6),
+        max_difference=round(max(differences), 6) if numbers else None,
+        mean_difference=round(sum(differences) / len(differences), 6) if numbers else None,
         first_wrong=min(wrong.values(), default=None),
         wrong_prompts=tuple(wrong),
         fastest_s=round(min(one.seconds for one in measured), 3),

@@ -34,6 +34,8 @@ async def cause_of(
             prefill_log=last_text(run.log(prefill.name), MOST_OF_A_LOG),
             decode_log=decode_log,
             prefill_done=result.prefill_done,
+            room=result.room,
+            timed_out=result.timed_out,
             prefill_tp=case.prefill_tp,
             decode_tp=case.decode_tp,
             kv_heads=case.kv_heads,

@@ -30,13 +30,18 @@ _CAUSE = re.compile(r"^likely cause: (.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drill:
-    """One launch with one fault. found: what the proof said; cause: why; seconds: from its first request to that."""
+    """One launch with one fault. found: what the proof said; cause: why; seconds: from its first request to that.
+
+    shown: how the pairs named in `pairs` failed: hang, wrong or late; proven where none did.
+    """
 
     fault: str
     what: str
     expected: str
     found: str
     cause: str
+    shown: str
+    pairs: tuple[str, ...]
     seconds: float
     ok: bool
     run: str
@@ -108,6 +113,8 @@ def _result(directory: RunDir, fault: Fault | None, error: DisaggError | None) -
         expected=fault.shows if fault else "proven",
         found=found,
         cause="; ".join(_CAUSE.findall(error.what)) if error else "",
+        shown=_shown(directory),
+        pairs=_failed_pairs(directory),
         seconds=_proof_seconds(directory),
         ok=isinstance(error, ProbeFailed) and _shown(directory) in SEEN_AS[fault.shows] if fault else error is None,
         run=directory.path.name,
@@ -129,6 +136,12 @@ def _shown(directory: RunDir) -> str:
     if any(one["first_wrong"] is not None for one in failed):
         return "wrong"
     return "late" if failed else "proven"
+
+
+def _failed_pairs(directory: RunDir) -> tuple[str, ...]:
+    proof = directory.read("probe.json")
+    failed = (one for one in [*proof.get("pairs", []), *proof.get("parity", [])] if not one["ok"])
+    return tuple(dict.fromkeys(f"{one['prefill']} -> {one['decode']}" for one in failed))
 
 
 def _proof_seconds(directory: RunDir) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import yaml
 
 from disagg_cli.connector.faults.catalogue import ENABLE
 from disagg_cli.engine.installed import version_of
-from disagg_cli.errors import DisaggError, EvalFailed
+from disagg_cli.errors import DisaggError, EvalFailed, Interrupted, ProbeFailed
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.rehearsal.derive import QUESTIONS, Derived, derive
@@ -111,8 +112,18 @@ def prepare_rehearsal(
 
 
 def room_here() -> Room:
-    """The cores that this process may use, and the memory that is free now."""
-    return Room(cores=len(os.sched_getaffinity(0)), memory_gib=round(psutil.virtual_memory().available / GIB, 1))
+    """The cores that this process may use, and the memory that is free now, here and in its control group."""
+    free = min(psutil.virtual_memory().available, _free_in_group())
+    return Room(cores=len(os.sched_getaffinity(0)), memory_gib=round(free / GIB, 1))
+
+
+def _free_in_group(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """The cores that this process may use, and the memory that is free now, of the machine and of its control group."""
+    try:
+        limit, used = ((root / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return math.inf if limit == "max" else max(0, int(limit) - int(used))
+    except (OSError, ValueError):
+        return math.inf
 
 
 def run_rehearsal(rehearsal: Rehearsal, show: Callable[[Recorder], Shown]) -> tuple[dict[str, Any], DisaggError | None]:
@@ -134,6 +145,9 @@ def run_rehearsal(rehearsal: Rehearsal, show: Callable[[Recorder], Shown]) -> tu
             with view.shown.live():
                 asyncio.run(run())
             _require_agreement(view.seen)
+            _require_no_fault(rehearsal.fault)
+        except Interrupted:
+            raise  # it says nothing of the topology
         except DisaggError as caught:
             error = caught
     report = rehearsal.document() | {
@@ -180,6 +194,15 @@ def _require_agreement(seen: Comparison | None) -> None:
         raise EvalFailed(
             f"{same} of {QUESTIONS} answers are those of the aggregated server",
             fix="see `eval/comparison.json` in the run's folder for where they part",
+        )
+
+
+def _require_no_fault(fault: str | None) -> None:
+    """A rehearsal with a planted fault must have failed by now."""
+    if fault:
+        raise ProbeFailed(
+            f"{fault} was planted, and nothing of it was seen",
+            fix="it may have nothing to act on here: heads are cut where P != D, and completions counted with P > 1",
         )
 
 

@@ -83,7 +83,17 @@ SrunArgs = dict[Annotated[Text, AfterValidator(srun_option)], _Option]
 SHORT = re.compile(r"([1-9]\d*)[Pp]([1-9]\d*)[Dd]")
 """How people name a topology: 1P4D is one prefill worker and four decode workers."""
 
-Env = Annotated[dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text], Field(max_length=MOST_FLAGS)]
+OURS = ("DISAGG_HOST_MEMORY", "DISAGG_OVERLAY", "DISAGG_WITNESS", "DISAGG_FAULT")
+
+
+def _variable(name: str) -> str:
+    if name in OURS:
+        raise ValueError(f"{name} turns hooks of disagg on, and is for disagg to set: see `connector.overlay`")
+    return name
+
+
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_variable)]
+Env = Annotated[dict[Variable, Text], Field(max_length=MOST_FLAGS)]
 
 
 class Strict(BaseModel):

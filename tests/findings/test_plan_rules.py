@@ -53,12 +53,18 @@ def test_each_fault_has_its_code(args, kwargs, expected):
 
 
 def test_the_fix_names_the_first_right_release():
-    assert findings(4, 1, sglang="0.5.11")[0].fix == "install sglang>=0.5.12.post1"
+    assert findings(4, 1, sglang="0.5.10")[0].fix == "install sglang>=0.5.12.post1"
+
+
+def test_where_the_overlay_repairs_the_plan_the_fix_names_it():
+    assert findings(4, 1, sglang="0.5.11")[0].fix.endswith("or `connector: {overlay: auto}`: disagg's fix repairs it")
 
 
 def test_where_no_release_is_right_the_fix_names_sizes_that_are():
     found = findings(4, 8, total=2)[-1]
-    assert found.fix == "use a prefill attention TP of at most 2 (the KV heads), or of 8 and more (the decode's)"
+    assert found.fix.startswith(
+        "use a prefill attention TP of at most 2 (the KV heads), or of 8 and more (the decode's)"
+    )
     assert codes(2, 8, total=2) == codes(8, 8, total=2) == []
 
 

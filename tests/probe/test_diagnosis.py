@@ -103,3 +103,22 @@ def test_equal_sizes_cut_no_heads():
 
 def test_only_long_prompts_point_to_pages_not_heads():
     assert suspected(2, 1, 4, 56, 517).startswith("only prompts of 56 tokens and more are wrong: pages")
+
+
+def test_a_refusal_is_no_missing_sender():
+    assert not diagnose(evidence(heard={}, timed_out=False)).known
+    assert not diagnose(evidence(prefill_done=True, timed_out=False)).known
+
+
+def test_sglangs_own_word_on_this_request():
+    log = "Decode transfer failed: KVTransferError(bootstrap_room=7): Aborted by AbortReq."
+    assert diagnose(evidence(decode_log=log, room=7)).cause == (
+        "decode: the transfer of room 7 failed: Aborted by AbortReq."
+    )
+    assert not diagnose(evidence(decode_log=log, room=8)).known
+
+
+def test_with_the_overlay_loaded_the_class_is_not_to_blame():
+    log = f"disagg overlay: loaded: all\n{DIED}"
+    found = diagnose(evidence(prefill_log=log, prefill_tp=2, decode_tp=4, kv_heads=1))
+    assert found.cause == "prefill bootstrap thread died: AssertionError"

@@ -32,7 +32,13 @@ def test_the_first_wrong_token_and_the_prompts_are_named():
 
 
 def test_a_log_probability_that_is_no_number_is_wrong():
-    assert judge("p", "d", [prompt(15, 0.0, math.nan)], 2.0).first_wrong == 1
+    found = judge("p", "d", [prompt(15, 0.0, math.nan)], 2.0)
+    assert (found.first_wrong, found.max_difference) == (1, None)
+    assert "differences that are no numbers" in found.sentence()
+
+
+def test_wrong_and_late_is_wrong():
+    assert judge("p", "d", [prompt(15, 0.0, 9.0, seconds=LATE_S + 1)], 0.005).sentence().startswith("KV WRONG")
 
 
 def test_one_late_prompt_is_noise_and_all_late_are_a_fault():

@@ -45,6 +45,7 @@ async def test_a_pair_that_fails_is_explained(home, tmp_path):
         error="no answer within 20 s",
         prefill_done=True,
         room=room,
+        timed_out=True,
     )
     (found,) = await _causes(run, prepared.deployment.pairs, [failed])
     assert found.cause == "decode rank 0 heard 2 completions that look alike (from 0) and waits for prefill rank(s) 1"

@@ -35,7 +35,8 @@ def swap_heads(original: Original, manager: Any, *args: Any, **kwargs: Any) -> A
     view = shown(manager, kv_args=copy.copy(manager.kv_args))
     view.kv_args.engine_rank ^= 1
     result = original(view, *args, **kwargs)
-    manager.prep_handle_slice_src = view.prep_handle_slice_src
+    # What was prepared is the manager's, also what the overlay keeps beside it.
+    manager.__dict__.update({name: value for name, value in view.__dict__.items() if name != "kv_args"})
     return result
 
 
