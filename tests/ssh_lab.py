@@ -98,7 +98,7 @@ class SshLab:
             self._inits[host] = subprocess.Popen(
                 own if self.isolated else sshd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.run(host, "true").returncode:
             assert time.monotonic() < deadline, (self.folder / f"{host}.log").read_text()
             time.sleep(0.05)

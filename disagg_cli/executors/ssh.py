@@ -161,8 +161,8 @@ class SshExecutor:
         while await self._sync(handle.host, handle.token):
             pass
         if self._followed[handle.token].exit is not None:  # else the log found no room here, and stays there
+            del self._followed[handle.token]  # first: a `sync` while its folder goes would touch what is being removed
             await self._at(handle.host).ask("forget", token=handle.token)
-            del self._followed[handle.token]
 
     async def close(self) -> None:
         """Let go of the hosts."""

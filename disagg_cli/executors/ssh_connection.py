@@ -154,8 +154,10 @@ class Connection:
             )
         assert process.stdin
         assert process.stdout
+        # At first a Python on a network disk may take its time; a host that was there is either quick or lost.
+        within = self.timeouts.connect + 1 if self._was_there else self.timeouts.ask
         try:
-            async with asyncio.timeout(self.timeouts.connect + 1):
+            async with asyncio.timeout(within):
                 process.stdin.write(json.dumps(modules()).encode() + b"\n{}\n")
                 while line := await process.stdout.readline():
                     if line.strip() == helper.MARK.encode():
@@ -163,7 +165,7 @@ class Connection:
                 await process.wait()
             reason = _last(self._said.read_text(errors="replace")) or f"ssh ended with {process.returncode}"
         except (TimeoutError, ConnectionError, ValueError):
-            reason = f"no answer within {self.timeouts.connect + 1:.0f} s; connection timed out"
+            reason = f"no answer within {within:.0f} s; connection timed out"
         except asyncio.CancelledError:
             await _end(process)
             raise
