@@ -3,7 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 
-NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY", re.IGNORECASE)
+NAME = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY|_(PWD|PAT|AUTH)$",
+    re.IGNORECASE,
+)
 FLAG = re.compile(r"(^|-)(api-keys?|password|secret|private-key|token)$")
 """Flags of SGLang and its router that take a secret; --max-total-tokens and --tokenizer-path do not."""
 MASK = "***"

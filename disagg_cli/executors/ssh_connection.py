@@ -275,9 +275,12 @@ def encoded(data: bytes) -> str:
 async def address_of(host: str, config: str | None) -> str | None:
     """The address that ssh connects to, as `ssh -G` says: the HostName of an alias. None where ssh does not say."""
     options = ("-F", config) if config else ()
-    process = await asyncio.create_subprocess_exec(
-        *("ssh", *options, "-G", "--", host), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("ssh", *options, "-G", "--", host), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError as error:
+        raise LaunchFailed(f"ssh cannot be run: {error}", fix="install the OpenSSH client") from None
     said, _ = await process.communicate()
     words = (line.split(" ", 1) for line in said.decode(errors="replace").splitlines())
     return next((value for name, *rest in words if name == "hostname" for value in rest), None)

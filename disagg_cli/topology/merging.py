@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import UsageError
+from disagg_cli.secrets import is_secret, is_secret_flag
 from disagg_cli.topology import places
 from disagg_cli.topology.places import Place, Problem, parse_path
 from disagg_cli.topology.reading import Known, Misread, parse, read
@@ -113,10 +114,20 @@ def change(document: Document, sets: Sequence[str] = (), unsets: Sequence[str] =
         path, equals, value = text.partition("=")
         if not (parse_path(path) and equals):
             raise UsageError(f"--set {path}: expected path=value, such as prefill.tp=8")
+        _refuse_secret(parse_path(path), f"--set {path}")
         document = assign(document, path, _value(value, parse_path(path), f"--set {path}"), Place(file=f"--set {path}"))
     for path in unsets:
         document = _remove(document, path)
     return document
+
+
+def _refuse_secret(path: places.Path, name: str) -> None:
+    kind, last = path[-2:-1], str(path[-1])
+    if (kind == ("env",) and is_secret(last)) or (kind == ("args",) and is_secret_flag(last)):
+        raise UsageError(
+            f"{name}: a secret does not belong on a command line, where everybody on the machine can read it",
+            fix=f"write `{last}: ${{VARIABLE}}` in the topology, and export the variable",
+        )
 
 
 def _value(text: str, path: places.Path, name: str) -> Any:

@@ -4,6 +4,7 @@ import pytest
 
 from disagg_cli.errors import UsageError
 from disagg_cli.topology.loading import load_topology, read_topologies
+from disagg_cli.topology.merging import Document, change
 
 SMALLEST = """\
 name: demo
@@ -219,3 +220,14 @@ def test_a_topology_in_short(write):
 )
 def test_a_topology_in_short_that_contradicts(write, complaint, text, said):
     assert complaint(load_topology, write(t=text)).endswith(said)
+
+
+@pytest.mark.parametrize("text", ["engine.env.HF_TOKEN=hf_x", "prefill.env.DB_PWD=x", "router.args.api-key=x"])
+def test_a_secret_is_not_taken_from_a_command_line(text):
+    with pytest.raises(UsageError, match="a secret does not belong on a command line"):
+        change(Document(file="t.yaml", data={}, known={}), [text])
+
+
+def test_a_flag_about_tokens_is_no_secret():
+    changed = change(Document(file="t.yaml", data={}, known={}), ["engine.args.max-total-tokens=4096"])
+    assert changed.data == {"engine": {"args": {"max-total-tokens": 4096}}}

@@ -50,6 +50,12 @@ def _components(env: Mapping[str, str]) -> Iterator[tuple[str, int | None, str, 
     size = int(env.get("SLURM_HET_SIZE", "0"))
     suffixes = [(f"_HET_GROUP_{group}", group) for group in range(size)] if size else [("", None)]
     for suffix, group in suffixes:
+        wanted = (f"SLURM_JOB_CPUS_PER_NODE{suffix}", f"{JOB}{suffix}", f"SLURM_JOB_NODELIST{suffix}")
+        if missing := [name for name in wanted if not env.get(name)]:
+            raise LaunchFailed(
+                f"this is no complete environment of a Slurm job: {', '.join(missing)} not set",
+                fix="start disagg in the shell that salloc or sbatch gives, or unset SLURM_JOB_ID to submit a job",
+            )
         counts = cpu_counts(env[f"SLURM_JOB_CPUS_PER_NODE{suffix}"])
         yield env[f"{JOB}{suffix}"], group, env[f"SLURM_JOB_NODELIST{suffix}"], counts
 
