@@ -32,6 +32,8 @@ ARGS: dict[str, str | int | float | bool] = {
     "sleep-on-idle": True,
     "mem-fraction-static": 0.1,
     "max-total-tokens": 32768,
+    # Each has a row as long as the context, and on CPUs all rows are written at the start: 2048 of them are 270 MB.
+    "max-running-requests": 64,
     # Prompts of a few hundred tokens then cross a chunk, as long ones do on GPUs.
     "chunked-prefill-size": 512,
     "page-size": 1,
