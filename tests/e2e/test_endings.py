@@ -107,7 +107,8 @@ def test_killed_rank_takes_its_worker_with_it(launch, tmp_path: Path) -> None:
 
 
 def test_worker_that_cannot_start_is_named_with_its_last_lines(launch, tmp_path: Path) -> None:
-    one = launch(write_topology(tmp_path, engine={"args": {"load-format": "no-such-format"}}))
+    config = write_topology(tmp_path, engine={"args": {"load-format": "no-such-format"}})
+    one = launch(config, "--force")  # `disagg check` knows the words that this flag takes
     code, output = one.finish(60)
     assert code == 4
     assert "died: exit code 2" in output
