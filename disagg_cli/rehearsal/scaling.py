@@ -22,7 +22,7 @@ latter with rows for 2048 requests, 270 MB a rank, which are done without now.
 PROCESS_S = {"warm": 1.2, "cold": 10.0}
 """Core seconds of one process until its server is healthy, measured likewise."""
 RANKS_PER_CORE = 8
-"""Ranks share cores in turn. With more on one core, collectives take longer than SGLang's health checks wait."""
+"""Ranks share cores in turn. Nine on two cores are healthy within 10 s, warm; more than four on a core is a guess."""
 BESIDE = 1 + 3
 """Processes beside the workers': the router, and at the end an aggregated server of one rank."""
 
