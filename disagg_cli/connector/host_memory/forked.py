@@ -58,6 +58,7 @@ def be(server: Server, main: Callable[[Sequence[str]], None]) -> NoReturn:
     name_process(f"{server.module} {' '.join(server.argv)}")
     os.environ.clear()
     os.environ.update(server.env)
+    # Typeshed has stdout as TextIO, which lacks it; here it is the TextIOWrapper that Python made.
     sys.stdout.reconfigure(write_through=bool(server.env.get("PYTHONUNBUFFERED")))  # type: ignore[union-attr]
     sys.argv = [server.module, *server.argv]
     code = _exit_code(main, server.argv)
