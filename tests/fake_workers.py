@@ -46,14 +46,17 @@ good = says(event(1), event(2), event(3), event(4, LENGTH))
 
 
 class FakeServer:
-    """One HTTP server; what it was asked is in `requests`."""
+    """One HTTP server; what it was asked is in `requests`, and `metrics` is what it tells at /metrics, if anything."""
 
     def __init__(self, answer: Answer | int | str) -> None:
         self.answer = answer
+        self.metrics: str | None = None
         self.requests: list[dict[str, Any]] = []
         self.port = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/metrics" and self.metrics is not None:
+            return web.Response(text=self.metrics)
         self.requests.append(await request.json() if request.can_read_body else {})
         if isinstance(self.answer, int):
             return web.Response(status=self.answer, text="the reason")

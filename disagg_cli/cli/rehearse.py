@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from disagg_cli.cli.options import Json, Set, Unset, Variant
-from disagg_cli.errors import UsageError
 
 
 def rehearse(
@@ -29,15 +28,12 @@ def rehearse(
 
     Same P, D and KV heads, flags of the KV path, workers, ports and router. Exits as `disagg launch` does.
     """
-    from disagg_cli.connector.faults.catalogue import FAULTS
     from disagg_cli.console.launch_view import LaunchView
     from disagg_cli.console.rehearse_view import plan_of_rehearsal, report_view
     from disagg_cli.console.sink import console, show, show_error, write_json
     from disagg_cli.runtime.prepare import refuse_errors
     from disagg_cli.runtime.rehearse import prepare_rehearsal, run_rehearsal
 
-    if fault and fault not in (names := [one.name for one in FAULTS]):
-        raise UsageError(f"unknown fault: {fault}", fix=f"one of: {', '.join(names)}")
     changes = [*sets, *([f"connector.overlay={overlay}"] if overlay else [])]
     rehearsal = prepare_rehearsal(config, variant=variant, sets=changes, unsets=unsets, cold=cold, fault=fault)
     out = console(as_json=as_json)

@@ -19,7 +19,9 @@ from disagg_cli.probe.parity import ParityResult
 class Evidence:
     """What is left of a pair that failed. Sizes are attention TP.
 
-    room: of the request. timed_out: whether no answer came in time, rather than a refusal.
+    prefill_new and decode_new: the part of each log that was written since the request was sent, None for all of it.
+    address: of prefill's bootstrap server, as decode names it. room: of the request. timed_out: whether no answer came
+    in time, rather than a refusal.
     expected: the senders that each decode rank waits for, empty where their keys are not known. heard: those that it
     heard from, repeats included, None where no witness listened (connector/witness). queues: what waits in the PD
     queues of both workers, where they tell.
@@ -28,6 +30,9 @@ class Evidence:
     prefill_log: str
     decode_log: str
     prefill_done: bool
+    prefill_new: str | None = None
+    decode_new: str | None = None
+    address: str = ""
     room: int = 0
     timed_out: bool = True
     prefill_tp: int
@@ -37,6 +42,12 @@ class Evidence:
     heard: Mapping[int, tuple[int, ...]] | None = None
     queues: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def fresh(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Prefill's and decode's logs since the request was sent, each with its side's name."""
+        prefill = self.prefill_log if self.prefill_new is None else self.prefill_new
+        return ("prefill", prefill), ("decode", self.decode_log if self.decode_new is None else self.decode_new)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
@@ -45,6 +56,10 @@ class Diagnosis:
     cause: str
     fix: str
     known: bool = True
+
+    def document(self) -> dict[str, str]:
+        """The diagnosis as JSON."""
+        return {"cause": self.cause, "fix": self.fix}
 
 
 READ_LOGS = "read both workers' logs from the first request on"
@@ -67,6 +82,7 @@ def _waiting(evidence: Evidence) -> str:
 
 
 def _bootstrap_thread(evidence: Evidence) -> Diagnosis | None:
+    """A thread that has died stays dead, whenever that was."""
     if "bootstrap_thread died" not in evidence.prefill_log:
         return None
     stock = overlay.LOADED not in evidence.prefill_log
@@ -90,7 +106,7 @@ def _transfer_error(evidence: Evidence) -> Diagnosis | None:
 
 
 def _nixl_error(evidence: Evidence) -> Diagnosis | None:
-    for side, log in (("prefill", evidence.prefill_log), ("decode", evidence.decode_log)):
+    for side, log in evidence.fresh:
         if name := _last(r"(NIXL_ERR_\w+)", log):
             return Diagnosis(cause=f"{side}: NIXL refused a transfer with {name}", fix=NIXL_FIXES.get(name, NIXL_FIX))
     return None
@@ -105,7 +121,7 @@ NIXL_FIXES = {
 
 
 def _lost_peer(evidence: Evidence) -> Diagnosis | None:
-    if "Lost connection with prefill instance" not in evidence.decode_log:
+    if f"Lost connection with prefill instance (bootstrap_addr: {evidence.address}" not in evidence.fresh[1][1]:
         return None
     return Diagnosis(
         cause="decode lost its connection with prefill: heartbeats failed",
@@ -115,7 +131,7 @@ def _lost_peer(evidence: Evidence) -> Diagnosis | None:
 
 def _unreachable(evidence: Evidence) -> Diagnosis | None:
     if not re.search(
-        r"(Error fetching prefill|Could not fetch prefill|Failed to connect to prefill)", evidence.decode_log
+        r"(Error fetching prefill|Could not fetch prefill|Failed to connect to prefill)", evidence.fresh[1][1]
     ):
         return None
     return Diagnosis(

@@ -15,26 +15,40 @@ from disagg_cli.connector import witness
 from disagg_cli.errors import ProbeFailed
 from disagg_cli.topology.deployment import Worker
 
+NO_TRANSFER = {"bootstrap_host": "2.2.2.2"}
+"""With this host a server works alone, and nothing is transferred (SGLang: FAKE_BOOTSTRAP_HOST, for its warm-up)."""
 
-def rendezvous(prefill: Worker) -> dict[str, Any]:
-    """The fields that bring two servers together, with a room of its own."""
-    return {
+
+def groups(prefill: Worker, decode: Worker) -> range:
+    """One request for each of these meets every DP group of both workers, though not every combination of them."""
+    return range(max(prefill.dp, decode.dp))
+
+
+def both_legs(prefill: Worker, decode: Worker, request: dict[str, Any], group: int = 0) -> list[dict[str, Any]]:
+    """What prefill and decode are sent for one request: the same room, which no other request has.
+
+    Prefill's DP groups are chosen by the room, as the router's requests choose them; decode's by name, because it
+    would give requests to them in turn (SGLang 0.5.23, managers/data_parallel_controller.py).
+    """
+    meeting = {
         "bootstrap_host": prefill.host.address,
         "bootstrap_port": prefill.ports.bootstrap,
-        "bootstrap_room": witness.new_room(),
+        "bootstrap_room": witness.new_room(group % prefill.dp, prefill.dp),
     }
+    chosen = {"data_parallel_rank": group % decode.dp} if decode.dp > 1 else {}
+    return [meeting | request, meeting | chosen | request]
 
 
 async def answers(
-    session: aiohttp.ClientSession, prefill: Worker, decode: Worker, request: dict[str, Any]
+    session: aiohttp.ClientSession, prefill: Worker, decode: Worker, request: dict[str, Any], group: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Send one request to both servers and return their whole answers, prefill's first. ProbeFailed as `stream`."""
-    body = request | rendezvous(prefill)
+    bodies = both_legs(prefill, decode, request, group)
     try:
         async with asyncio.TaskGroup() as both:
-            legs = [both.create_task(_answer(session, worker, body)) for worker in (prefill, decode)]
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+            legs = [both.create_task(_answer(session, *leg)) for leg in zip((prefill, decode), bodies, strict=True)]
+    except ExceptionGroup as group_of:
+        raise group_of.exceptions[0] from None
     return legs[0].result(), legs[1].result()
 
 

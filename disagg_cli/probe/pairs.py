@@ -7,13 +7,14 @@ after the first. Health checks stay green when that transfer is broken (SGLang 0
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import aiohttp
 
-from disagg_cli.probe.exchange import rendezvous, stream
+from disagg_cli.probe.exchange import both_legs, groups, stream
+from disagg_cli.probe.queues import waiting
 from disagg_cli.topology.deployment import Worker
 
 TOKENS = 4
@@ -26,8 +27,10 @@ AT_ONCE = 4
 class PairResult:
     """One pair's proof. Seconds; error says what came instead of an answer, and is None for a pair that moved KV.
 
+    There is one request for each DP group, and a failure is of the first that failed; requests: how many were sent.
     prefill_done: whether prefill answered its own leg, which it does once all its ranks have sent everything.
     room: the bootstrap room of the request, by which both logs can be searched. timed_out: whether nothing was refused.
+    queues: what waited in both workers' PD queues when the time was over.
     """
 
     prefill: str
@@ -39,6 +42,8 @@ class PairResult:
     prefill_done: bool = False
     room: int = 0
     timed_out: bool = False
+    requests: int = 1
+    queues: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -69,19 +74,40 @@ async def prove_pairs(
 async def prove_pair(
     session: aiohttp.ClientSession, prefill: Worker, decode: Worker, *, timeout_s: float
 ) -> PairResult:
-    """Move KV from one prefill to one decode with a prompt that no other request has sent."""
+    """Move KV from one prefill to one decode, between all their DP groups. Each request has `timeout_s` seconds."""
+    results: list[PairResult] = []
+    for group in groups(prefill, decode):
+        results.append(await _move(session, prefill, decode, group, timeout_s))
+        if not results[-1].ok:
+            break
+    told = results[0] if results[-1].ok else results[-1]
+    return replace(told, requests=len(results), total_s=round(sum(one.total_s for one in results), 3))
+
+
+async def _move(
+    session: aiohttp.ClientSession, prefill: Worker, decode: Worker, group: int, timeout_s: float
+) -> PairResult:
+    """One request with a prompt that no other has sent."""
     begun = time.monotonic()
-    seen, request, timed_out = _Seen(), _request(prefill, decode), False
+    seen, queues, timed_out = _Seen(), dict[str, float](), False
+    for_prefill, for_decode = both_legs(prefill, decode, _request(prefill, decode), group)
     try:
-        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as both:
-            both.create_task(_drain(session, prefill, request, seen))
-            both.create_task(_follow(session, decode, request, seen))
+        async with asyncio.TaskGroup() as both:
+            legs = [
+                both.create_task(_drain(session, prefill, for_prefill, seen)),
+                both.create_task(_follow(session, decode, for_decode, seen)),
+            ]
+            _, unanswered = await asyncio.wait(legs, timeout=timeout_s)
+            if timed_out := bool(unanswered):
+                queues = await waiting(prefill, decode)  # before both hear that nobody waits any more
+            for leg in unanswered:
+                leg.cancel()
         error = _fault(seen.last)
-    except TimeoutError:
-        timed_out = True
+    except ExceptionGroup as group_of:
+        timed_out = False
+        error = "; ".join(str(cause) or type(cause).__name__ for cause in group_of.exceptions)
+    if timed_out:
         error = f"{f'only {_tokens(seen.last)} token(s)' if seen.first else 'no answer'} within {timeout_s:.0f} s"
-    except ExceptionGroup as group:
-        error = "; ".join(str(cause) or type(cause).__name__ for cause in group.exceptions)
     return PairResult(
         prefill=prefill.name,
         decode=decode.name,
@@ -90,8 +116,9 @@ async def prove_pair(
         tokens=_tokens(seen.last),
         error=error,
         prefill_done=seen.prefill_done,
-        room=request["bootstrap_room"],
+        room=for_decode["bootstrap_room"],
         timed_out=timed_out,
+        queues=queues,
     )
 
 
@@ -110,7 +137,6 @@ def _request(prefill: Worker, decode: Worker) -> dict[str, Any]:
         "text": f"Proof {nonce} from {prefill.name} to {decode.name}: one two three four five six seven eight nine ten",
         "sampling_params": {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True},
         "stream": True,
-        **rendezvous(prefill),
     }
 
 

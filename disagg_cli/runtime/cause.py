@@ -1,6 +1,6 @@
 """Why a pair did not move KV, or what its wrong KV looks like: by the plan, both logs and both workers' queues."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from disagg_cli.connector import witness
 from disagg_cli.connector.case import case_of
@@ -9,30 +9,41 @@ from disagg_cli.kv.plan import SlicePlan
 from disagg_cli.probe.diagnosis import Diagnosis, Evidence, diagnose, suspect
 from disagg_cli.probe.pairs import PairResult
 from disagg_cli.probe.parity import ParityResult
-from disagg_cli.probe.queues import waiting
-from disagg_cli.runtime.logs import last_text
+from disagg_cli.runtime.logs import last_text, size, text_since
 from disagg_cli.runtime.prepare import parallelism
 from disagg_cli.runtime.rundir import RunDir
-from disagg_cli.topology.deployment import Worker
+from disagg_cli.topology.deployment import Worker, bracketed
 
 MOST_OF_A_LOG = 4 << 20
 """Bytes in which the cause of a failed transfer is looked for."""
 
 
-async def cause_of(
-    result: PairResult | ParityResult, pair: tuple[Worker, Worker], plans: Sequence[PlanReport], run: RunDir
+def cause_of(
+    result: PairResult | ParityResult,
+    pair: tuple[Worker, Worker],
+    plans: Sequence[PlanReport],
+    run: RunDir,
+    marks: Mapping[str, int] | None = None,
 ) -> Diagnosis | None:
-    """The cause of a pair's failure; None where a comparison of KV did not come about."""
+    """The cause of a pair's failure; None where a comparison of KV did not come about.
+
+    marks: how long each worker's log was before the request was sent, where it had served before (`log_sizes`).
+    """
     prefill, decode = pair
     plan, pool = _planned(plans, prefill, decode)
     case = case_of(plan.layout, plan.prefill, pool.decode)
     if isinstance(result, ParityResult):
         return suspect(result, case, pool.plan) if result.wrong_prompts else None
-    decode_log = last_text(run.log(decode.name), MOST_OF_A_LOG)
+    marks = marks or {}
+    prefill_log, decode_log = (last_text(run.log(worker.name), MOST_OF_A_LOG) for worker in pair)
+    prefill_new, decode_new = (text_since(run.log(worker.name), marks.get(worker.name, 0)) for worker in pair)
     return diagnose(
         Evidence(
-            prefill_log=last_text(run.log(prefill.name), MOST_OF_A_LOG),
+            prefill_log=prefill_log,
             decode_log=decode_log,
+            prefill_new=prefill_new,
+            decode_new=decode_new,
+            address=f"{bracketed(prefill.host.address)}:{prefill.ports.bootstrap}",
             prefill_done=result.prefill_done,
             room=result.room,
             timed_out=result.timed_out,
@@ -41,9 +52,14 @@ async def cause_of(
             kv_heads=case.kv_heads,
             expected=_senders(pool.plan),
             heard=witness.read(decode_log, result.room),
-            queues=await waiting(prefill, decode),
+            queues=result.queues,
         )
     )
+
+
+def log_sizes(run: RunDir, workers: Iterable[Worker]) -> dict[str, int]:
+    """How long each worker's log is now, by name."""
+    return {worker.name: size(run.log(worker.name)) for worker in workers}
 
 
 def _planned(plans: Sequence[PlanReport], prefill: Worker, decode: Worker) -> tuple[PlanReport, PoolReport]:

@@ -2,19 +2,19 @@
 
 import json
 import os
-import re
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.connector.faults.catalogue import ENABLE, FAULTS, Fault
+from disagg_cli.connector.faults.catalogue import ENABLE, FAULTS, Fault, idle, named
 from disagg_cli.errors import DisaggError, Interrupted, ProbeFailed, UsageError
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.executors.warm import SHARED_PARENT, WarmExecutor
+from disagg_cli.findings.report import PlanReport
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.launch import Launch, Options, check_machine, record
 from disagg_cli.runtime.prepare import prepare_deployment, with_env
@@ -25,14 +25,14 @@ from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import EvalSpec
 
 HEALTHY = "none"
-_CAUSE = re.compile(r"^likely cause: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drill:
     """One launch with one fault. found: what the proof said; cause: why; seconds: from its first request to that.
 
-    shown: how the pairs named in `pairs` failed: hang, wrong or late; proven where none did.
+    shown: how the pairs named in `pairs` failed: hang, wrong or late; proven where none did, and idle where the fault
+    has nothing to act on in this topology, so that nothing was launched.
     """
 
     fault: str
@@ -69,22 +69,49 @@ async def run_drills(
 ) -> tuple[Drill, ...]:
     """Launch without a fault, then with each of these faults (all of them where none is named).
 
-    Each pair has `timeout_s` seconds for each answer: a fault that hangs is found after it.
+    Each pair has `timeout_s` seconds for each answer: a fault that hangs is found after it. UsageError for a name of no
+    fault, or of one that this topology gives nothing to act on.
     """
     deployment = resolve(load_topology(config))
     if not deployment.platform.on_cpu:
         raise UsageError(f"drills run on CPUs, not on {deployment.platform.name}", where=str(config))
-    unknown = set(names) - {fault.name for fault in FAULTS}
-    if unknown:
+    chosen = named(names) if names else FAULTS
+    plans = prepare_deployment(config, deployment).plans
+    useless = {fault.name: why for fault in chosen if (why := idle_everywhere(fault, plans))}
+    if names and useless:
         raise UsageError(
-            f"unknown fault: {', '.join(sorted(unknown))}", fix=f"one of: {', '.join(f.name for f in FAULTS)}"
+            "; ".join(f"{name} would show nothing: {why}" for name, why in useless.items()), where=str(config)
         )
     drills = []
     async with _shared_parent():
-        for fault in (None, *(fault for fault in FAULTS if not names or fault.name in names)):
-            drills.append(await _drill(config, deployment, fault, timeout_s))
+        for fault in (None, *chosen):
+            if fault and fault.name in useless:
+                drills.append(_idle(fault, useless[fault.name]))
+            else:
+                drills.append(await _drill(config, deployment, fault, timeout_s))
             done(drills[-1])
     return tuple(drills)
+
+
+def idle_everywhere(fault: Fault, plans: Sequence[PlanReport]) -> str | None:
+    """Why a fault has nothing to act on between any prefill and any decode of these plans; None where it has."""
+    whys = [idle(fault, pool.plan) for plan in plans for pool in plan.pools if pool.plan]
+    return whys[0] if whys and all(whys) else None
+
+
+def _idle(fault: Fault, why: str) -> Drill:
+    return Drill(
+        fault=fault.name,
+        what=fault.what,
+        expected="idle",
+        found=why,
+        cause="",
+        shown="idle",
+        pairs=(),
+        seconds=0.0,
+        ok=True,
+        run="",
+    )
 
 
 async def _drill(config: Path, deployment: Deployment, fault: Fault | None, timeout_s: float) -> Drill:
@@ -112,7 +139,7 @@ def _result(directory: RunDir, fault: Fault | None, error: DisaggError | None) -
         what=fault.what if fault else "a healthy deployment",
         expected=fault.shows if fault else "proven",
         found=found,
-        cause="; ".join(_CAUSE.findall(error.what)) if error else "",
+        cause="; ".join(one["cause"] for one in directory.read("probe.json").get("causes", [])),
         shown=_shown(directory),
         pairs=_failed_pairs(directory),
         seconds=_proof_seconds(directory),

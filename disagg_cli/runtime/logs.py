@@ -35,19 +35,19 @@ class Log:
         self.path = path
         self.loading = False
         self.dying = ""
-        self._place = _size(path)
+        self._place = size(path)
         self._unfinished = b""
 
     def look(self) -> None:
         """Read what is new, of a flood only the end."""
-        size = _size(self.path)
-        if size == self._place:
+        end = size(self.path)
+        if end == self._place:
             return
-        if size < self._place:
+        if end < self._place:
             self._place, self._unfinished = 0, b""  # it was begun anew
-        start = max(self._place, size - MOST_AT_ONCE)
-        new = self._unfinished + read(self.path, start, size - start)
-        self._place, self._unfinished = size, new[new.rfind(b"\n") + 1 :][-KEPT_OF_A_LINE:]
+        start = max(self._place, end - MOST_AT_ONCE)
+        new = self._unfinished + read(self.path, start, end - start)
+        self._place, self._unfinished = end, new[new.rfind(b"\n") + 1 :][-KEPT_OF_A_LINE:]
         self.loading = self.loading or bool(LOADING.search(new))
         for sign, words in ((CRASH, "one of its ranks failed"), (DEAF, "it cannot listen")):
             if found := sign.findall(new):
@@ -70,9 +70,13 @@ def tail(log: Path, lines: int = 8) -> str:
 
 def last_text(log: Path, most: int = MOST_TAIL) -> str:
     """The end of a log, at most so many bytes, without what was freed of it."""
-    size = _size(log)
-    start = max(0, size - most)
-    return str(read(log, start, size - start), errors="replace").replace("\0", "")
+    return text_since(log, size(log) - most)
+
+
+def text_since(log: Path, mark: int) -> str:
+    """A log from this byte on, without what was freed of it; all of a log that has become shorter than that."""
+    start = mark if 0 < mark <= size(log) else 0
+    return str(read(log, start, size(log) - start), errors="replace").replace("\0", "")
 
 
 def last_lines(text: str, most: int) -> list[str]:
@@ -106,7 +110,8 @@ def _cut(line: str) -> str:
     return line if len(line) <= WIDEST else f"{line[:WIDEST]} ... ({len(line):,} characters)"
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """How long a file is; 0 where there is none."""
     try:
         return path.stat().st_size
     except OSError:

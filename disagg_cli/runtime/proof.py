@@ -24,7 +24,13 @@ class Proof:
         self.deployment = prepared.deployment
         self.recorder = recorder
         self.timeouts = timeouts
-        self.document: dict[str, Any] = {"schema": "disagg.probe/1", "pairs": [], "parity": [], "router": {}}
+        self.document: dict[str, Any] = {
+            "schema": "disagg.probe/1",
+            "pairs": [],
+            "parity": [],
+            "router": {},
+            "causes": [],
+        }
 
     async def obtain(self) -> None:
         """Prove it. ProbeFailed names the pairs that did not, with both workers' last lines and the likely cause."""
@@ -50,7 +56,7 @@ class Proof:
         failed = [result for result in results if not result.ok]
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.error}" for result in failed)
-            raise await self._failure(f"{len(failed)} of {len(results)} pair(s) did not move KV: {what}", failed)
+            raise self._failure(f"{len(failed)} of {len(results)} pair(s) did not move KV: {what}", failed)
         if not self.deployment.probe.parity:
             self._all_proven()
 
@@ -65,6 +71,7 @@ class Proof:
             self.deployment.pairs,
             kv_dtype=self.prepared.plans[0].layout.kv_dtype,
             timeout_s=self.deployment.probe.timeout_s,
+            on_cpu=self.deployment.platform.on_cpu,
         )
         self.document["parity"] = [result.document() for result in results]
         for result in results:
@@ -72,9 +79,7 @@ class Proof:
         failed = [result for result in results if not result.ok]
         if failed:
             what = "; ".join(f"{result.prefill} -> {result.decode}: {result.sentence()}" for result in failed)
-            raise await self._failure(
-                f"{len(failed)} of {len(results)} pair(s) failed the comparison of KV: {what}", failed
-            )
+            raise self._failure(f"{len(failed)} of {len(results)} pair(s) failed the comparison of KV: {what}", failed)
         self._all_proven()
 
     async def _router(self) -> None:
@@ -88,7 +93,7 @@ class Proof:
         for worker in self.deployment.workers:
             self.recorder.process_phase(worker.name, "proven")
 
-    async def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
+    def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
         """The plan's word first, then what both sides' logs say, then their last lines."""
         directory = self.recorder.directory
         causes = [
@@ -97,9 +102,10 @@ class Proof:
             for finding in plan.findings
             if finding.severity is Severity.ERROR
         ]
-        causes += [cause for cause in [await self._cause(result) for result in failed] if cause]
+        causes += [cause for cause in map(self._cause, failed) if cause]
         causes = list(dict.fromkeys(causes))
         causes = [cause for cause in causes if cause.known] or causes
+        self.document["causes"] = [cause.document() for cause in causes]
         names = list(dict.fromkeys(name for result in failed for name in (result.prefill, result.decode)))
         logs = "\n".join(f"{name}, last lines:\n{indented(tail(directory.log(name)))}" for name in names)
         likely = "\n".join(f"likely cause: {cause.cause}" for cause in causes)
@@ -109,7 +115,7 @@ class Proof:
             fix="; ".join(dict.fromkeys(cause.fix for cause in causes)),
         )
 
-    async def _cause(self, result: PairResult | ParityResult) -> Diagnosis | None:
+    def _cause(self, result: PairResult | ParityResult) -> Diagnosis | None:
         workers = {worker.name: worker for worker in self.deployment.workers}
         pair = workers[result.prefill], workers[result.decode]
-        return await cause_of(result, pair, self.prepared.plans, self.recorder.directory)
+        return cause_of(result, pair, self.prepared.plans, self.recorder.directory)

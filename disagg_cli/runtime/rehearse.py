@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import psutil
 import yaml
 
-from disagg_cli.connector.faults.catalogue import ENABLE
+from disagg_cli.connector.faults.catalogue import ENABLE, named
 from disagg_cli.engine.installed import version_of
-from disagg_cli.errors import DisaggError, EvalFailed, Interrupted, ProbeFailed
+from disagg_cli.errors import DisaggError, EvalFailed, Interrupted, ProbeFailed, UsageError
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.rehearsal.derive import QUESTIONS, Derived, derive
@@ -25,6 +25,7 @@ from disagg_cli.rehearsal.fingerprint import fingerprint
 from disagg_cli.rehearsal.notes import Note, grouped
 from disagg_cli.rehearsal.scaling import Needs, Room, fit
 from disagg_cli.runtime import rundir
+from disagg_cli.runtime.drill import idle_everywhere
 from disagg_cli.runtime.launch import Launch, Options, View, check_machine, record
 from disagg_cli.runtime.prepare import Prepared, prepare_deployment, with_aggregated, with_env
 from disagg_cli.runtime.reservation import reserved
@@ -99,6 +100,9 @@ def prepare_rehearsal(
     if fault:
         deployment = with_env(deployment, "prefill", {ENABLE: fault})
     prepared = with_aggregated(prepare_deployment(config, deployment), tp=1)
+    for planted in named([fault] if fault else []):
+        if why := idle_everywhere(planted, prepared.plans):
+            raise UsageError(f"{fault} would show nothing: {why}", where=str(config))
     return Rehearsal(
         config=config,
         name=spec.name,
@@ -200,10 +204,7 @@ def _require_agreement(seen: Comparison | None) -> None:
 def _require_no_fault(fault: str | None) -> None:
     """A rehearsal with a planted fault must have failed by now."""
     if fault:
-        raise ProbeFailed(
-            f"{fault} was planted, and nothing of it was seen",
-            fix="it may have nothing to act on here: heads are cut where P != D, and completions counted with P > 1",
-        )
+        raise ProbeFailed(f"{fault} was planted, and nothing of it was seen", fix="see what was planted in the logs")
 
 
 def last_rehearsal(word: str) -> dict[str, Any] | None:

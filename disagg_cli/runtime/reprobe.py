@@ -1,7 +1,7 @@
 """The proof of readiness once more, for a run that serves, from another terminal."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,11 +9,12 @@ from disagg_cli.errors import DisaggError, UsageError
 from disagg_cli.probe.diagnosis import Diagnosis
 from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
-from disagg_cli.runtime.cause import cause_of
+from disagg_cli.runtime.cause import cause_of, log_sizes
 from disagg_cli.runtime.control import status
 from disagg_cli.runtime.prepare import prepare
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.topology.deployment import Host, Ports, Share, Worker
+from disagg_cli.topology.platforms import platforms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ class Reprobe:
             "rounds": [{"ok": one.ok, "seconds": one.seconds} for one in self.rounds],
             "pairs": [one.document() for one in self.shown.pairs],
             "parity": [one.document() for one in self.shown.parity],
-            "causes": [{"cause": one.cause, "fix": one.fix} for one in self.shown.causes],
+            "causes": [one.document() for one in self.shown.causes],
         }
 
 
@@ -78,17 +79,22 @@ async def _round(run: RunDir, *, parity: bool) -> Round:
     begun = time.monotonic()
     deployment, plan = run.read("deployment.json"), run.read("plan.json")
     pairs, timeout = _pairs(deployment["workers"]), deployment["probe"]["timeout_s"]
+    marks = log_sizes(run, (worker for pair in pairs for worker in pair))
     moved = await prove_pairs(pairs, timeout_s=timeout, done=lambda _one: None)
     names = {(one.prefill, one.decode) for one in moved if one.ok}
     compared = [(prefill, decode) for prefill, decode in pairs if parity and (prefill.name, decode.name) in names]
     model = (plan.get("plans") or [plan])[0]["model"]
-    found = await prove_parity(compared, kv_dtype=model["kv_dtype"], timeout_s=timeout)
+    on_cpu = platforms()[deployment["platform"]].on_cpu
+    found = await prove_parity(compared, kv_dtype=model["kv_dtype"], timeout_s=timeout, on_cpu=on_cpu)
     seconds = round(time.monotonic() - begun, 1)
-    return Round(pairs=moved, parity=found, seconds=seconds, causes=await _causes(run, pairs, (*moved, *found)))
+    return Round(pairs=moved, parity=found, seconds=seconds, causes=_causes(run, pairs, (*moved, *found), marks))
 
 
-async def _causes(
-    run: RunDir, pairs: Sequence[tuple[Worker, Worker]], results: Sequence[PairResult | ParityResult]
+def _causes(
+    run: RunDir,
+    pairs: Sequence[tuple[Worker, Worker]],
+    results: Sequence[PairResult | ParityResult],
+    marks: Mapping[str, int],
 ) -> tuple[Diagnosis, ...]:
     """Why pairs failed, by the topology as it was launched; nothing where that can no longer be planned here."""
     failed = [one for one in results if not one.ok]
@@ -99,7 +105,7 @@ async def _causes(
     except DisaggError:
         return ()
     by_name = {(prefill.name, decode.name): (prefill, decode) for prefill, decode in pairs}
-    found = [await cause_of(one, by_name[one.prefill, one.decode], plans, run) for one in failed]
+    found = [cause_of(one, by_name[one.prefill, one.decode], plans, run, marks) for one in failed]
     return tuple(dict.fromkeys(one for one in found if one))
 
 

@@ -54,8 +54,25 @@ def test_a_log_that_explains_comes_before_a_guess():
     assert "NIXL" in diagnose(evidence(prefill_done=True, decode_log="NIXL_ERR_BACKEND")).cause
 
 
+LOST = "Lost connection with prefill instance (bootstrap_addr: 10.0.0.1:8998), 1 requests affected\n"
+
+
 def test_heartbeats():
-    assert "heartbeats" in diagnose(evidence(decode_log="Lost connection with prefill instance (addr: x)")).cause
+    assert "heartbeats" in diagnose(evidence(decode_log=LOST, address="10.0.0.1:8998")).cause
+
+
+def test_another_prefills_heartbeats_explain_nothing():
+    assert not diagnose(evidence(decode_log=LOST, address="10.0.0.2:8998")).known
+
+
+def test_what_was_logged_before_the_request_explains_nothing():
+    log = LOST + "NIXL_ERR_BACKEND\nError fetching prefill info\n"
+    assert diagnose(evidence(decode_log=log)).known
+    assert not diagnose(evidence(decode_log=log, decode_new="")).known
+
+
+def test_a_thread_that_died_before_the_request_explains_it():
+    assert diagnose(evidence(prefill_log=DIED, prefill_new="")).known
 
 
 def witnessed(*heard, **changes):

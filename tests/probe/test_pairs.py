@@ -1,6 +1,7 @@
 """Every prefill/decode pair is driven directly; what it answers is proof, or says what is wrong."""
 
 import asyncio
+import dataclasses
 import time
 
 import aiohttp
@@ -92,6 +93,27 @@ async def test_nobody_listens():
 async def test_no_answer():
     result = await proof(says(then=hang), says(then=hang), timeout_s=0.1)
     assert (result.error, result.first_token_s, result.tokens) == ("no answer within 0 s", None, 0)
+
+
+async def test_what_waits_is_asked_before_the_request_is_given_up():
+    async with serving(says(then=hang), says(then=hang)) as (p, d), aiohttp.ClientSession() as session:
+        d.metrics = 'sglang:num_decode_transfer_queue_reqs{tp_rank="0"} 1.0\n'
+        result = await prove_pair(session, p.worker("prefill-0"), d.worker("decode-0"), timeout_s=0.1)
+    assert result.queues == {"decode-0 transfer": 1.0}
+    assert result.timed_out
+
+
+@pytest.mark.parametrize(("prefill_dp", "decode_dp"), [(2, 1), (1, 3), (2, 3)])
+async def test_every_dp_group_of_both_workers_is_met(prefill_dp, decode_dp):
+    """Prefill's are chosen by the room (SGLang's follow_bootstrap_room), decode's by name."""
+    async with serving(good, good) as (p, d), aiohttp.ClientSession() as session:
+        prefill = dataclasses.replace(p.worker("prefill-0"), tp=prefill_dp, dp=prefill_dp, dp_attention=True)
+        decode = dataclasses.replace(d.worker("decode-0"), tp=decode_dp, dp=decode_dp, dp_attention=True)
+        result = await prove_pair(session, prefill, decode, timeout_s=10)
+    assert (result.ok, result.requests) == (True, max(prefill_dp, decode_dp))
+    assert {asked["bootstrap_room"] % prefill_dp for asked in p.requests} == set(range(prefill_dp))
+    assert {asked.get("data_parallel_rank", 0) for asked in d.requests} == set(range(decode_dp))
+    assert all("data_parallel_rank" not in asked for asked in p.requests)
 
 
 @pytest.mark.parametrize("seen", [1, 3])

@@ -29,7 +29,7 @@ async def test_a_run_that_does_not_serve(home):
         await probe_run(a_run().directory)
 
 
-async def test_a_pair_that_fails_is_explained(home, tmp_path):
+def test_a_pair_that_fails_is_explained(home, tmp_path):
     prepared = prepare(write_topology(tmp_path))
     run = rundir.create("demo")
     record(prepared, run)
@@ -47,10 +47,10 @@ async def test_a_pair_that_fails_is_explained(home, tmp_path):
         room=room,
         timed_out=True,
     )
-    (found,) = await _causes(run, prepared.deployment.pairs, [failed])
+    (found,) = _causes(run, prepared.deployment.pairs, [failed], {})
     assert found.cause == "decode rank 0 heard 2 completions that look alike (from 0) and waits for prefill rank(s) 1"
 
 
-async def test_a_topology_that_can_no_longer_be_planned_explains_nothing(home, tmp_path):
+def test_a_topology_that_can_no_longer_be_planned_explains_nothing(home, tmp_path):
     failed = PairResult(prefill="p", decode="d", first_token_s=None, total_s=1.0, tokens=0, error="no answer")
-    assert await _causes(rundir.create("demo"), [], [failed]) == ()
+    assert _causes(rundir.create("demo"), [], [failed], {}) == ()

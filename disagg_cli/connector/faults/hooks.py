@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from disagg_cli.connector.faults.catalogue import DELAY_S, ENABLE
+from disagg_cli.connector.faults.catalogue import DELAY_S, ENABLE, VICTIM
 from disagg_cli.connector.hooking import say, shown
 
 if ENABLE not in os.environ:
@@ -17,9 +17,6 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 NIXL = "sglang.srt.disaggregation.nixl.conn.NixlKVManager"
 COMMON = "sglang.srt.disaggregation.common.conn.CommonKVManager"
-VICTIM = 1
-"""The prefill rank that loses, delays or misplaces something."""
-
 Original = Callable[..., Any]
 
 

@@ -20,9 +20,13 @@ _MARK, _FREE_BITS = 0x5D15, 47
 _LINE = re.compile(rf"^{PREFIX}room (\d+): decode rank (\d+) heard from (\d+)$", re.MULTILINE)
 
 
-def new_room() -> int:
-    """A bootstrap room for one request of a probe: 62 bits, the upper 15 of which say whose it is."""
-    return _MARK << _FREE_BITS | secrets.randbits(_FREE_BITS)
+def new_room(group: int = 0, groups: int = 1) -> int:
+    """A bootstrap room for one request of a probe: 62 bits, the upper 15 of which say whose it is.
+
+    A prefill with several DP groups gives a request to group `room % groups` (SGLang's `follow_bootstrap_room`).
+    """
+    room = _MARK << _FREE_BITS | groups + secrets.randbelow((1 << _FREE_BITS) - groups)
+    return room - (room - group) % groups
 
 
 def is_probe(room: int) -> bool:
