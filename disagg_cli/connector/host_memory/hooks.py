@@ -1,5 +1,6 @@
 """What host-memory mode changes inside SGLang and NIXL, through SGLang's HookRegistry (0.5.11 and later)."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from disagg_cli.connector.hooking import say
 
 def install() -> None:
     """Register the hooks of host-memory mode. SGLang applies them after all plugins have run."""
+    HookRegistry.register("nixl._api.nixl_agent.__init__", rest_between_looks, HookType.AROUND)
     HookRegistry.register("nixl._api.nixl_agent.__init__", call_vram_dram, HookType.AFTER)
     HookRegistry.register(
         "sglang.srt.distributed.device_communicators.pynccl.PyNcclCommunicator.__init__",
@@ -26,7 +28,35 @@ def install() -> None:
         complete_torch_native,
         HookType.AFTER,
     )
-    say("disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs")
+    say(
+        "disagg host-memory mode: NIXL VRAM means DRAM, no NCCL, KV heads laid out as on GPUs, "
+        "NIXL's progress thread rests"
+    )
+
+
+LOOK_US = 10_000
+"""How long NIXL's progress thread waits for an event before it looks anyway. An event wakes it at once."""
+
+
+def rest_between_looks(original: Callable[..., None], agent: Any, *args: Any, **kwargs: Any) -> None:
+    """Let NIXL's progress thread sleep until something happens.
+
+    NIXL 1.5.1 sets `pthrDelay = 0` (`_api.py`), with which each rank's thread takes a whole core for as long as its
+    server lives. With more ranks than cores everything else waits for these threads, transfers too.
+    """
+    bindings = sys.modules[type(agent).__module__].nixlBind
+    config = bindings.nixlAgentConfig
+    if "pthrDelay" not in vars(config):  # NIXL has changed, or this is one that rests already
+        return original(agent, *args, **kwargs)
+
+    class Resting(config):  # type: ignore[misc, valid-type]
+        pthrDelay = property(config.pthrDelay.fget, lambda self, _: config.pthrDelay.fset(self, LOOK_US))  # noqa: N815
+
+    bindings.nixlAgentConfig = Resting
+    try:
+        return original(agent, *args, **kwargs)
+    finally:
+        bindings.nixlAgentConfig = config
 
 
 def call_vram_dram(_result: None, agent: Any, *_args: Any, **_kwargs: Any) -> None:
