@@ -96,11 +96,15 @@ def _bootstrap_thread(evidence: Evidence) -> Diagnosis | None:
     return Diagnosis(cause=f"prefill bootstrap thread died: {error}", fix="restart both sides once the cause is mended")
 
 
+NO_REASONS = ("Failed due to an unknown reason", "Aborted by AbortReq")
+"""The second is what decode says once the probe has given up: an effect, not a cause."""
+
+
 def _transfer_error(evidence: Evidence) -> Diagnosis | None:
     """SGLang's own word on this very request (`KVTransferError.__str__`, disaggregation/common/conn.py)."""
     for side, log in (("prefill", evidence.prefill_log), ("decode", evidence.decode_log)):
         reason = _last(rf"KVTransferError\(bootstrap_room={evidence.room}\): (.*)$", log)
-        if reason and not reason.startswith("Failed due to an unknown reason"):
+        if reason and not reason.startswith(NO_REASONS):
             return Diagnosis(cause=f"{side}: the transfer of room {evidence.room} failed: {reason}", fix=READ_LOGS)
     return None
 

@@ -25,7 +25,7 @@ CAUSE = {
 @pytest.mark.timeout(900)
 def test_every_drill(environment, tmp_path):
     config = write_topology(tmp_path, decode={"workers": 1, "tp": 1})
-    done = run(environment, "drill", str(config), "--timeout", "20", "--json", timeout=800)
+    done = run(environment, "drill", str(config), "--timeout", "30", "--json", timeout=800)
     drills = json.loads(done.stdout)["drills"]
     assert {one["fault"]: one["expected"] for one in drills} == EXPECTED
     assert done.returncode == 0, done.stderr

@@ -128,11 +128,16 @@ def test_a_refusal_is_no_missing_sender():
 
 
 def test_sglangs_own_word_on_this_request():
-    log = "Decode transfer failed: KVTransferError(bootstrap_room=7): Aborted by AbortReq."
+    log = "Decode transfer failed: KVTransferError(bootstrap_room=7): Failed to get kvcache from prefill instance"
     assert diagnose(evidence(decode_log=log, room=7)).cause == (
-        "decode: the transfer of room 7 failed: Aborted by AbortReq."
+        "decode: the transfer of room 7 failed: Failed to get kvcache from prefill instance"
     )
     assert not diagnose(evidence(decode_log=log, room=8)).known
+
+
+def test_that_the_probe_gave_up_is_no_cause():
+    log = "Decode transfer failed: KVTransferError(bootstrap_room=7): Aborted by AbortReq."
+    assert "lost or look alike" in diagnose(evidence(decode_log=log, room=7, prefill_done=True)).cause
 
 
 def test_with_the_overlay_loaded_the_class_is_not_to_blame():
