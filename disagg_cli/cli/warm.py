@@ -16,14 +16,16 @@ app = typer.Typer(
 )
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST_S = 30 * UNITS["d"]
 
 
 def _seconds(text: str) -> float:
     """Read `90`, `30m`, `1.5h`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
-    if not found or not float(found[1]):
-        raise UsageError(f"not a time: {text}", fix="such as 90s, 30m, 2h, 1d")
-    return float(found[1]) * UNITS[found[2]]
+    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= LONGEST_S:
+        raise UsageError(f"not a time to live: {text}", fix="such as 90s, 30m, 2h, 1d; 30d is the longest")
+    return seconds
 
 
 @app.command()

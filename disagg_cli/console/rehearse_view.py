@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from disagg_cli.console.plan_view import findings_view
+from disagg_cli.console.units import duration
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.runtime.rehearse import Rehearsal
 
@@ -38,7 +39,7 @@ def last_rehearsal_line(report: Mapping[str, Any] | None) -> Text:
         return Text("never rehearsed here as it is now: `disagg rehearse` runs it on this machine's CPUs", style="dim")
     passed = "passed" if report["ok"] else f"FAILED ({report['reason']})"
     return Text(
-        f"rehearsed {_ago(time.time() - report['at'])} ago: {passed} ({report['run']})",
+        f"rehearsed {duration(time.time() - report['at'])} ago: {passed} ({report['run']})",
         style="green" if report["ok"] else "bold red",
     )
 
@@ -90,10 +91,3 @@ def _figures(report: Mapping[str, Any]) -> list[Text]:
         lines.append(Text(f"planted    {report['fault']}: this rehearsal must fail", style="yellow"))
     word = Text("REHEARSED" if report["ok"] else "FAILED", style="bold green" if report["ok"] else "bold red")
     return [*lines, Text.assemble(word, f"  {report['reason']}, {report['seconds']:.0f} s in all ({report['run']})")]
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"

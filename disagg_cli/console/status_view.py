@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from disagg_cli.console.units import duration
 from disagg_cli.runtime.control import Status
 from disagg_cli.runtime.listing import Listed
 from disagg_cli.runtime.phases import Phase
@@ -98,16 +99,6 @@ def _cleaned(one: Mapping[str, Any]) -> str:
     return f"{one['run']}: " + (
         f"ended {', '.join(one['leftovers'])}" if one["leftovers"] else "nothing was left of it"
     )
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`."""
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
 def process_table(*more: str) -> Table:

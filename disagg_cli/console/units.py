@@ -18,6 +18,16 @@ def human_seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
 def counted(number: int, noun: str) -> str:
     """A number and its noun, in the plural where there are several or none."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

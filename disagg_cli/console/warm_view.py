@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from disagg_cli.console.units import counted, human_bytes
+from disagg_cli.console.units import counted, duration, human_bytes
 from disagg_cli.executors.kept_parent import Kept, Place
 from disagg_cli.executors.sessions import memory
 
@@ -36,7 +36,7 @@ def document(kept: Kept | None, place: Place) -> dict[str, Any]:
 def up_text(kept: Kept, *, new: bool) -> str:
     """One line once it is up."""
     how = f"imported SGLang {kept.sglang} in {kept.import_s:.1f} s" if new else f"was up, with SGLang {kept.sglang}"
-    return f"the warm parent (pid {kept.pid}) {how}; it ends {_time(kept.ttl_s)} after its last use"
+    return f"the warm parent (pid {kept.pid}) {how}; it ends {duration(kept.ttl_s)} after its last use"
 
 
 def down_text(ended: Kept | None) -> str:
@@ -51,9 +51,9 @@ def status_table(found: dict[str, Any]) -> RenderableType:
     """The parent, and a line for each of its servers."""
     if not found["up"]:
         return "no warm parent is up; start one: disagg warm up"
-    heading = f"warm parent (pid {found['pid']}), SGLang {found['sglang']}, up for {_time(found['age_s'])}"
-    use = "in use" if found["idle_s"] is None else f"idle for {_time(found['idle_s'])}"
-    ends = "" if found["idle_s"] is None else f", ends in {_time(found['ends_in_s'])}"
+    heading = f"warm parent (pid {found['pid']}), SGLang {found['sglang']}, up for {duration(found['age_s'])}"
+    use = "in use" if found["idle_s"] is None else f"idle for {duration(found['idle_s'])}"
+    ends = "" if found["idle_s"] is None else f", ends in {duration(found['ends_in_s'])}"
     lines: list[RenderableType] = [
         Text(heading, style="bold"),
         Text(f"{use}{ends}; {human_bytes(found['memory'])} of memory; {counted(len(found['servers']), 'server')}"),
@@ -66,15 +66,9 @@ def status_table(found: dict[str, Any]) -> RenderableType:
         for name in ("server", "pid", "for", "memory", "log"):
             table.add_column(name)
         for server in found["servers"]:
-            age = _time(time.time() - server["since"])
+            age = duration(time.time() - server["since"])
             table.add_row(
                 server["name"], str(server["pid"]), age, human_bytes(server["memory"]), Text(str(server["log"]))
             )
         lines.append(table)
     return Group(*lines)
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

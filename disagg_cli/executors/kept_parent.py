@@ -160,10 +160,7 @@ def take_down(place: Place, *, force: bool, say: Callable[[str], None]) -> Kept 
         except LaunchFailed:
             if not force:
                 raise
-            if pid := _listening(place):
-                say(f"the warm parent (pid {pid}) does not answer, and is killed")
-                sessions.kill_session(pid)
-            return None
+            return _kill(place, say)
         if found is None:
             return None
         if found.servers and not force:
@@ -173,6 +170,17 @@ def take_down(place: Place, *, force: bool, say: Callable[[str], None]) -> Kept 
             )
         _end(place, found.pid)
         return found
+
+
+def _kill(place: Place, say: Callable[[str], None]) -> Kept | None:
+    """Kill a parent that does not answer. Its servers die with it, and what they were it can no longer tell."""
+    pid = _listening(place)
+    if pid is None:
+        return None
+    say(f"the warm parent (pid {pid}) does not answer, and is killed")
+    sessions.kill_session(pid)
+    place.socket.unlink(missing_ok=True)
+    return Kept(pid=pid, sglang=None, import_s=0, since=0, idle_since=None, ttl_s=0, changed=(), servers=())
 
 
 def _start(place: Place, ttl_s: float, environment: Mapping[str, str]) -> None:

@@ -29,10 +29,11 @@ BESIDE = 1 + 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """What this machine has for a rehearsal. memory_gib: what is free now."""
+    """What this machine has for a rehearsal. memory_gib: what is free now. has_parent: a warm parent is up already."""
 
     cores: int
     memory_gib: float
+    has_parent: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +72,7 @@ def needs(document: Mapping[str, Any], room: Room, *, warm: bool) -> Needs:
     return Needs(
         ranks=ranks,
         processes=processes,
-        memory_gib=round(PROCESS_GIB[how] * processes + (PARENT_GIB if warm else 0), 1),
+        memory_gib=round(PROCESS_GIB[how] * processes + (PARENT_GIB if warm and not room.has_parent else 0), 1),
         start_s=round(PROCESS_S[how] * processes / room.cores, 0),
         warm=warm,
     )

@@ -20,6 +20,7 @@ from disagg_cli.engine.installed import version_of
 from disagg_cli.errors import DisaggError, EvalFailed, Interrupted, ProbeFailed, UsageError
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
+from disagg_cli.executors.kept_parent import Place, look
 from disagg_cli.rehearsal.derive import QUESTIONS, Derived, derive
 from disagg_cli.rehearsal.fingerprint import fingerprint
 from disagg_cli.rehearsal.notes import Note, grouped
@@ -116,15 +117,29 @@ def prepare_rehearsal(
 
 
 def room_here() -> Room:
-    """The cores that this process may use, and the memory that is free now, here and in its control group."""
-    free = min(psutil.virtual_memory().available, _free_in_group())
-    return Room(cores=len(os.sched_getaffinity(0)), memory_gib=round(free / GIB, 1))
+    """What this process may use: cores, and memory that is free now, of the machine and of its control group."""
+    group = Path("/sys/fs/cgroup")
+    cores = int(min(len(os.sched_getaffinity(0)), cores_of_group(group)))
+    free = min(psutil.virtual_memory().available, memory_of_group(group))
+    with contextlib.suppress(DisaggError):  # one that hangs is not used
+        kept = look(Place.of(rundir.home())) is not None
+        return Room(cores=cores, memory_gib=round(free / GIB, 1), has_parent=kept)
+    return Room(cores=cores, memory_gib=round(free / GIB, 1))
 
 
-def _free_in_group(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """The cores that this process may use, and the memory that is free now, of the machine and of its control group."""
+def cores_of_group(group: Path) -> float:
+    """Whole cores in a control group's quota, at least one; infinity where it has none (cgroup-v2, cpu.max)."""
     try:
-        limit, used = ((root / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        quota, period = (group / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else max(1, int(quota) // int(period))
+    except (OSError, ValueError):
+        return math.inf
+
+
+def memory_of_group(group: Path) -> float:
+    """Bytes that a control group may still take; infinity where nothing limits it (cgroup-v2, memory.max)."""
+    try:
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
         return math.inf if limit == "max" else max(0, int(limit) - int(used))
     except (OSError, ValueError):
         return math.inf

@@ -103,7 +103,7 @@ def test_launch_tells_of_the_last_rehearsal(home):
     rehearsed(EXAMPLE, ok=False, reason="prefill-0 -> decode-0: no answer")
     assert "FAILED (prefill-0 -> decode-0: no answer)" in disagg("launch", EXAMPLE, "--dry-run").stdout
     name = rehearsed(EXAMPLE)
-    assert f"rehearsed 10 minutes ago: passed ({name})" in disagg("launch", EXAMPLE, "--dry-run").stdout
+    assert f"rehearsed 10 min ago: passed ({name})" in disagg("launch", EXAMPLE, "--dry-run").stdout
 
 
 def test_a_rehearsal_with_a_planted_fault_says_nothing_of_the_topology(home):

@@ -53,7 +53,7 @@ def test_up_again(home):
     assert "was up" in disagg("warm", "up").stdout
 
 
-@pytest.mark.parametrize("ttl", ["soon", "0", "-1", "1w", ""])
+@pytest.mark.parametrize("ttl", ["soon", "0", "-1", "1w", "", "31d", "9" * 400])
 def test_a_time_that_is_none(ttl):
     done = disagg("warm", "up", f"--ttl={ttl}")
     assert done.returncode == 2

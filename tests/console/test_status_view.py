@@ -10,7 +10,6 @@ from runs import a_run, gone, process
 
 from disagg_cli.console.status_view import (
     COLOURS,
-    duration,
     print_log_line,
     runs_table,
     show_watched,
@@ -125,14 +124,6 @@ def test_what_was_cleaned(home):
         "b: nothing was left of it",
         "c: still running after SIGKILL: decode-0",
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (1e6, "11 d 13 h")],
-)
-def test_a_time_in_words(seconds, words):
-    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(("prefix", "line"), [(True, "decode-0     | [x] :100:\n"), (False, "[x] :100:\n")])

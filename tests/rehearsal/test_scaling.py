@@ -35,6 +35,12 @@ def test_with_dp_a_server_has_a_controller_too():
     assert (dp.ranks, dp.processes) == (plain.ranks, plain.processes + 1)
 
 
+def test_a_parent_that_is_up_has_taken_its_memory_already():
+    document, there = derived().document, Room(cores=2, memory_gib=20, has_parent=True)
+    assert needs(document, there, warm=True).memory_gib < needs(document, HERE, warm=True).memory_gib
+    assert needs(document, there, warm=False) == needs(document, HERE, warm=False)
+
+
 def test_cold_needs_more():
     document = derived().document
     assert needs(document, HERE, warm=False).memory_gib > 2 * needs(document, HERE, warm=True).memory_gib

@@ -71,7 +71,8 @@ class WarmParent:
         self.listener = listener
         self.imported = imported
         self.ttl_s = ttl_s
-        self.ready_since = self.last_used = time.time()
+        self.ready_since = time.time()
+        self.last_used = time.monotonic()  # a clock that is set must not end it
         self.selector = selectors.DefaultSelector()
         self.clients: dict[socket.socket, _Client] = {}
         self.ending = False
@@ -100,7 +101,7 @@ class WarmParent:
 
     def _is_over(self) -> bool:
         """Whether nobody has used it for its time to live, and nobody is about to: then it keeps the lock and goes."""
-        if self.ttl_s is None or self.clients or time.time() - self.last_used < self.ttl_s:
+        if self.ttl_s is None or self.clients or time.monotonic() - self.last_used < self.ttl_s:
             return False
         lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -137,7 +138,7 @@ class WarmParent:
 
     def _drop(self, client: _Client) -> None:
         if client.used_it:
-            self.last_used = time.time()
+            self.last_used = time.monotonic()
         self.selector.unregister(client.connection)
         client.connection.close()
         del self.clients[client.connection]
@@ -171,7 +172,7 @@ class WarmParent:
             "sglang": getattr(sys.modules.get("sglang"), "__version__", None),
             "import_s": round(self.imported.seconds, 1),
             "since": self.ready_since,
-            "idle_since": None if used else self.last_used,
+            "idle_since": None if used else time.time() - (time.monotonic() - self.last_used),
             "ttl_s": self.ttl_s,
             "changed": self.imported.changed(),
             "servers": servers,
@@ -184,9 +185,9 @@ class WarmParent:
             pid = self._fork(server)
         except (OSError, KeyError) as error:
             return {"error": str(error)}
-        self.last_used = time.time()
+        self.last_used = time.monotonic()
         client.exits.pop(pid, None)
-        client.servers[pid] = {"name": server.name, "pid": pid, "log": server.log, "since": self.last_used}
+        client.servers[pid] = {"name": server.name, "pid": pid, "log": server.log, "since": time.time()}
         return {"pid": pid}
 
     def _fork(self, server: Server) -> int:
