@@ -51,6 +51,7 @@ bench: setup
 	$(BIN)/python tests/bench/bench_overlay.py
 	$(BIN)/python tests/evals/bench_eval.py
 	$(BIN)/python tests/bench/bench_start.py
+	$(BIN)/python tests/bench/bench_progress.py
 
 # Real servers for every class of plans that fits this machine, against the plan's word, and a rehearsal with each
 # planted fault; about a quarter of an hour.
