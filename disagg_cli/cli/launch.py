@@ -88,7 +88,7 @@ def _show_last_rehearsal(prepared: Prepared, out: Console) -> None:
     from disagg_cli.runtime.rehearse import last_rehearsal
 
     if not prepared.deployment.platform.on_cpu:
-        out.print(last_rehearsal_line(last_rehearsal(fingerprint(prepared.deployment))))
+        out.print(last_rehearsal_line(last_rehearsal(fingerprint(prepared.deployment, prepared.plans[0].layout))))
 
 
 def _with_evals(prepared: Prepared, evaluate: str | None, *, against_aggregated: bool) -> Prepared:

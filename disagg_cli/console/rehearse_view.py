@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from disagg_cli.console.plan_view import findings_view
 from disagg_cli.console.units import duration
+from disagg_cli.probe.parity import ParityResult
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.runtime.rehearse import Rehearsal
 
@@ -38,6 +40,8 @@ def last_rehearsal_line(report: Mapping[str, Any] | None) -> Text:
     if report is None:
         return Text("never rehearsed here as it is now: `disagg rehearse` runs it on this machine's CPUs", style="dim")
     passed = "passed" if report["ok"] else f"FAILED ({report['reason']})"
+    fewer = [note["what"] for note in report["notes"] if ": only " in note["what"]]
+    passed += f", with {', '.join(fewer)}" if fewer else ""
     return Text(
         f"rehearsed {duration(time.time() - report['at'])} ago: {passed} ({report['run']})",
         style="green" if report["ok"] else "bold red",
@@ -79,6 +83,8 @@ def _parity_in_words(pair: Mapping[str, Any], parity: Mapping[str, Any] | None) 
         return "not compared"
     if parity["error"]:
         return str(parity["error"])
+    if not parity["ok"]:
+        return ParityResult(**{one.name: parity[one.name] for one in fields(ParityResult)}).sentence()
     return f"{parity['max_difference']:.2g} nats (tolerance {parity['tolerance']:.2g})"
 
 

@@ -7,6 +7,7 @@ The parent is connector/host_memory/warm_parent.py: the one that this environmen
 import asyncio
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -26,6 +27,9 @@ from disagg_cli.settings import WARM
 
 SHARED_PARENT = "DISAGG_WARM_PARENT"
 """Environment variable: the socket of a parent that runs already. It is used, right or not, and left running."""
+
+LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+"""Resource limits that a server may need, or be kept in by."""
 
 MODULES = ("sglang.launch_server", "sglang_router.launch_router")
 
@@ -220,4 +224,11 @@ def circumstances() -> dict[str, Any]:
     """What a process that we start ourselves has from us, besides its environment."""
     umask = os.umask(0o077)
     os.umask(umask)
-    return {"folder": str(Path.cwd()), "umask": umask, "cores": sorted(os.sched_getaffinity(0))}
+    limits = {number: resource.getrlimit(number) for number in LIMITS}
+    return {
+        "folder": str(Path.cwd()),
+        "umask": umask,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "nice": os.nice(0),
+        "limits": [[number, *limit] for number, limit in limits.items()],
+    }

@@ -66,13 +66,16 @@ READ_LOGS = "read both workers' logs from the first request on"
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """The first sign that explains the failure, surest first."""
-    signs = (_bootstrap_thread, _transfer_error, _nixl_error, _lost_peer, _unreachable)
-    for sign in (*signs, _witnessed, _waiting_for_senders) if evidence.timed_out else signs:
+    """The first sign that explains the failure, surest first: what names this request or peer, then what may not."""
+    named = (_bootstrap_thread, _transfer_error, _lost_peer, _unreachable)
+    late = (_witnessed_to_the_end, _nixl_error, _witnessed, _waiting_for_senders)
+    for sign in (*named, *late) if evidence.timed_out else (*named, _nixl_error):
         if found := sign(evidence):
             return found
+    silent = sorted(rank for rank in evidence.expected if evidence.heard is not None and not evidence.heard.get(rank))
+    heard = f"; decode rank(s) {_ranks(silent)} heard from no sender" if silent and evidence.timed_out else ""
     room = f" (bootstrap room {evidence.room})" if evidence.room else ""
-    cause = f"unknown: neither side's log says why{_waiting(evidence)}{room}"
+    cause = f"unknown: neither side's log says why{heard}{_waiting(evidence)}{room}"
     return Diagnosis(cause=cause, fix=READ_LOGS, known=False)
 
 
@@ -134,9 +137,9 @@ def _lost_peer(evidence: Evidence) -> Diagnosis | None:
 
 
 def _unreachable(evidence: Evidence) -> Diagnosis | None:
-    if not re.search(
-        r"(Error fetching prefill|Could not fetch prefill|Failed to connect to prefill)", evidence.fresh[1][1]
-    ):
+    pattern = r"^.*(?:Error fetching prefill|Could not fetch prefill|Failed to connect to prefill).*$"
+    lines = re.findall(pattern, evidence.fresh[1][1], re.MULTILINE)
+    if not any(evidence.address in line or not re.search(r":\d{3,5}\b", line) for line in lines):
         return None
     return Diagnosis(
         cause="decode cannot reach prefill's bootstrap server",
@@ -144,9 +147,17 @@ def _unreachable(evidence: Evidence) -> Diagnosis | None:
     )
 
 
+def _witnessed_to_the_end(evidence: Evidence) -> Diagnosis | None:
+    """The same where prefill has finished, so that nothing of its own can have failed."""
+    return _witnessed(evidence) if evidence.prefill_done else None
+
+
 def _witnessed(evidence: Evidence) -> Diagnosis | None:
-    """What decode's own account says, against the senders that the plan expects."""
-    if evidence.heard is None or not evidence.expected:
+    """What decode's own account says, against the senders that the plan expects.
+
+    Where it heard from nobody, the senders may be at fault, or decode itself.
+    """
+    if not evidence.heard or not evidence.expected:
         return None
     for rank, expected in evidence.expected.items():
         heard = evidence.heard.get(rank, ())
@@ -180,7 +191,7 @@ TELL_APART = "use a release whose completion keys tell ranks apart: `disagg plan
 
 def _waiting_for_senders(evidence: Evidence) -> Diagnosis | None:
     """Prefill answers its own leg of a request only when all its ranks have sent everything."""
-    if not evidence.prefill_done:
+    if not evidence.prefill_done or evidence.heard is not None:
         return None
     senders = len(next(iter(evidence.expected.values()), ()))
     count = f"{senders} different senders" if senders else "all senders"

@@ -69,6 +69,7 @@ class Measured:
     alone_s: float = 0.0
     uncrossed_chunk: int | None = None
     error: str | None = None
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +78,7 @@ class ParityResult:
 
     first_wrong is a position among the generated tokens; wrong_prompts are the lengths of prompts that were wrong.
     alone_s: what a slow answer took both servers without a transfer, 0 where no answer was slow. uncrossed_chunk: the
-    prefill chunk that no prompt was long enough to cross.
+    prefill chunk that no prompt was long enough to cross. timed_out: whether `error` is that no answer came in time.
     """
 
     prefill: str
@@ -92,6 +93,7 @@ class ParityResult:
     alone_s: float = 0.0
     uncrossed_chunk: int | None = None
     error: str | None = None
+    timed_out: bool = False
 
     @property
     def ok(self) -> bool:
@@ -171,7 +173,7 @@ async def prove_parity(
                 alone = await _alone(session, prefill, decode, fastest.prompt_tokens, timeout_s) if slow else 0.0
             return Measured(comparisons=tuple(comparisons), alone_s=alone, uncrossed_chunk=prompts.uncrossed_chunk)
         except TimeoutError:
-            return Measured(error=f"no answer within {timeout_s:.0f} s")
+            return Measured(error=f"no answer within {timeout_s:.0f} s", timed_out=True)
         except ProbeFailed as error:
             return Measured(error=error.what)
         except (KeyError, IndexError, TypeError) as error:
@@ -181,7 +183,8 @@ async def prove_parity(
         measured = await asyncio.gather(*(measure(prefill, decode) for prefill, decode in pairs))
     floors: dict[str, float] = {}
     for (prefill, _), each in zip(pairs, measured, strict=True):
-        floors[prefill.name] = max((floors.get(prefill.name, 0.0), *(one.floor for one in each.comparisons)))
+        finite = (one.floor for one in each.comparisons if math.isfinite(one.floor))
+        floors[prefill.name] = max((floors.get(prefill.name, 0.0), *finite))
     return tuple(
         judge(prefill.name, decode.name, each, tolerance_of(kv_dtype, floors[prefill.name]))
         for (prefill, decode), each in zip(pairs, measured, strict=True)
@@ -218,12 +221,17 @@ async def compare(
         "logprob_start_len": length - 1,
     }
     recomputed, _ = await answers(session, prefill, decode, again, group)
-    theirs = [entry[0] for entry in made["meta_info"]["output_token_logprobs"]]
-    ours = [entry[0] for entry in recomputed["meta_info"]["input_token_logprobs"]][1:]
+    theirs = _numbers(made["meta_info"]["output_token_logprobs"])
+    ours = _numbers(recomputed["meta_info"]["input_token_logprobs"][1:])
     if len(theirs) != len(ours):
         raise ProbeFailed(f"{decode.name} made {len(theirs)} tokens, {prefill.name} recomputed {len(ours)}")
     differences = tuple(abs(a - b) for a, b in zip(theirs, ours, strict=True))
     return Comparison(prompt_tokens=length, seconds=seconds, differences=differences)
+
+
+def _numbers(entries: Sequence[Sequence[float | None]]) -> list[float]:
+    """Log-probabilities as SGLang lists them; its JSON has null for what is no number."""
+    return [math.nan if entry[0] is None else entry[0] for entry in entries]
 
 
 async def _alone(
@@ -251,7 +259,8 @@ def tolerance_of(kv_dtype: str, floor: float) -> float:
 def judge(prefill: str, decode: str, measured: Measured, tolerance: float) -> ParityResult:
     """Hold a pair's differences against a tolerance."""
     if measured.error:
-        return ParityResult(prefill=prefill, decode=decode, tolerance=tolerance, error=measured.error)
+        error, timed_out = measured.error, measured.timed_out
+        return ParityResult(prefill=prefill, decode=decode, tolerance=tolerance, error=error, timed_out=timed_out)
     differences = [value for one in measured.comparisons for value in one.differences]
     numbers = all(map(math.isfinite, differences))
     firsts = [(one.prompt_tokens, one.first_wrong(tolerance)) for one in measured.comparisons]

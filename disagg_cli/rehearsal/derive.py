@@ -7,7 +7,7 @@ from typing import Any
 from disagg_cli.errors import PlanRefused
 from disagg_cli.kv.heads import replication
 from disagg_cli.kv.models import config_for, layout_from_config
-from disagg_cli.rehearsal.flags import translate_flags, translate_variables
+from disagg_cli.rehearsal.flags import notes_on_defaults, translate_flags, translate_variables
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.rehearsal.shrink import Shrunk, shrink
 from disagg_cli.topology.deployment import Role
@@ -60,8 +60,12 @@ class Derived:
         return replace(self, document={**self.document, "decode": decode}, pools=(*kept, *fewer))
 
 
-def derive(spec: TopologySpec, *, installed: str | None = None) -> Derived:
+def derive(
+    spec: TopologySpec, *, installed: str | None = None, pages: Mapping[tuple[Role, int], int] | None = None
+) -> Derived:
     """Return the rehearsal of a topology. installed: the SGLang release that it will run.
+
+    pages: page sizes that attention backends make of what each pool says, by its role and number.
 
     PlanRefused where nothing of it could be rehearsed. UsageError where the model is not known.
     """
@@ -74,8 +78,8 @@ def derive(spec: TopologySpec, *, installed: str | None = None) -> Derived:
     shrunk = _shrink(spec)
     engine_args, arg_notes = translate_flags(spec.engine.args)
     engine_env, env_notes = translate_variables(spec.engine.env)
-    prefill, prefill_notes = _pools(spec.prefill)
-    decode, decode_notes = _pools(spec.decode)
+    prefill, prefill_notes = _pools("prefill", spec.prefill, pages or {})
+    decode, decode_notes = _pools("decode", spec.decode, pages or {})
     document = {
         "name": f"rehearse-{spec.name}"[:63],
         "platform": "cpu",
@@ -90,7 +94,8 @@ def derive(spec: TopologySpec, *, installed: str | None = None) -> Derived:
         "eval": {"gsm8k": EVAL},
     }
     flags = (*arg_notes, *env_notes, *prefill_notes, *decode_notes)
-    others = (*shrunk.notes, *flags, *_around(spec, installed), *NOT_COVERED)
+    said = {*engine_args, *(flag for pool in (*prefill, *decode) for flag in pool.get("args", {}))}
+    others = (*shrunk.notes, *flags, *notes_on_defaults(said), *_around(spec, installed), *NOT_COVERED)
     return Derived(document=document, pools=_workers(spec, shrunk.model), others=others)
 
 
@@ -99,7 +104,7 @@ def _shrink(spec: TopologySpec) -> Shrunk:
     config, name, source = _config(spec.model)
     layout = layout_from_config(config, name=name, source=source)
     architectures = config.get("architectures") or [None]
-    return shrink(layout, architectures[0], tps={pool.tp for pool in pools}, pp=max(pool.pp for pool in pools))
+    return shrink(layout, architectures[0], tps={pool.tp for pool in pools}, pps={pool.pp for pool in pools})
 
 
 def _config(model: ModelSpec) -> tuple[Mapping[str, Any], str, str]:
@@ -117,11 +122,16 @@ def _synthetic(model: SyntheticModel) -> dict[str, Any]:
     return {n: getattr(model, n) for n in names if n in always or getattr(model, n) != getattr(usual, n)}
 
 
-def _pools(pools: list[RoleSpec]) -> tuple[list[dict[str, Any]], list[Note]]:
+def _pools(
+    role: Role, pools: list[RoleSpec], pages: Mapping[tuple[Role, int], int]
+) -> tuple[list[dict[str, Any]], list[Note]]:
     """Pools of the same sizes, without GPUs, hosts and ports."""
     documents, notes = [], []
-    for pool in pools:
+    for index, pool in enumerate(pools):
         args, arg_notes = translate_flags(pool.args)
+        if page := pages.get((role, index)):
+            args["page-size"] = page
+            notes.append(Note(kind="as written", what=f"{role}: pages of {page} tokens, as its attention backend has"))
         env, env_notes = translate_variables(pool.env)
         notes += [*arg_notes, *env_notes]
         sizes = pool.model_dump(include={"workers", "tp", "dp", "dp_attention", "pp"})

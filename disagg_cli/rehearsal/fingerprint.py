@@ -4,17 +4,18 @@ import hashlib
 import json
 from typing import Any
 
+from disagg_cli.kv.layout import KVLayout
 from disagg_cli.topology.deployment import Deployment, Pool
 
 
-def fingerprint(deployment: Deployment) -> str:
-    """Return a word that changes with the model, the workers and their flags, the connector and the router's policy.
+def fingerprint(deployment: Deployment, layout: KVLayout) -> str:
+    """Return a word that changes with the model and its KV, the workers and their flags, the connector and the router.
 
     Hosts, ports, evals and the name say nothing of how KV moves.
     """
     model = deployment.model
     parts = {
-        "model": model.path or repr(model.synthetic),
+        "model": [model.path or repr(model.synthetic), repr(layout)],
         "sglang": deployment.sglang,
         "pools": [_pool(pool) for pool in deployment.pools],
         "connector": deployment.connector.model_dump(),

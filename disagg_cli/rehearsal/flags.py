@@ -1,6 +1,6 @@
 """Which flags and variables of a GPU topology a rehearsal passes on. Facts in flags.yaml. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -50,6 +50,16 @@ def translate_flags(args: Mapping[str, FlagValue]) -> tuple[dict[str, Any], list
         else:
             notes.append(Note(kind="reduced", what=f"--{flag} {value} -> {smaller}", why="long prompts, many requests"))
     return kept, notes
+
+
+def notes_on_defaults(said: Collection[str]) -> list[Note]:
+    """What host-memory mode sets where the topology says nothing, and GPUs have otherwise."""
+    why = "not said in the topology, and small enough for CPUs"
+    unsaid = [flag for flag in ("page-size", "chunked-prefill-size", "max-running-requests") if flag not in said]
+    return [
+        *(Note(kind="reduced", what=f"--{flag} {mode.ARGS[flag]}", why=why) for flag in unsaid),
+        Note(kind="replaced", what="the overlap scheduler by the plain one", why="SGLang's CPU engine"),
+    ]
 
 
 def translate_variables(env: Mapping[str, str]) -> tuple[dict[str, str], list[Note]]:

@@ -1,7 +1,7 @@
 """From a model to a small one that CPUs can run: the same heads and kind of cache, little else. Pure."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from disagg_cli.errors import PlanRefused
@@ -27,7 +27,9 @@ class Shrunk:
     notes: tuple[Note, ...]
 
 
-def shrink(layout: KVLayout, architecture: str | None, *, tps: Iterable[int] = (1,), pp: int = 1) -> Shrunk:
+def shrink(
+    layout: KVLayout, architecture: str | None, *, tps: Iterable[int] = (1,), pps: Collection[int] = (1,)
+) -> Shrunk:
     """Return the small model for workers of these TP and PP sizes.
 
     PlanRefused where SGLang's CPU engine has no kernel for the cache, and nothing else has its slices.
@@ -40,7 +42,7 @@ def shrink(layout: KVLayout, architecture: str | None, *, tps: Iterable[int] = (
         family=family,
         attention_heads=heads,
         kv_heads=layout.total_kv_heads if family != "deepseek" else 1,
-        layers=max(LAYERS, pp),
+        layers=_layers(layout.num_layers, pps),
         head_dim=HEAD_DIM,
         hidden=-(-HIDDEN // divisor) * divisor,
         window=min(layout.window.tokens, WINDOW) if layout.window else WINDOW,
@@ -48,6 +50,12 @@ def shrink(layout: KVLayout, architecture: str | None, *, tps: Iterable[int] = (
     return Shrunk(
         model=model, notes=(*_kept(layout, heads), *_reduced(layout, model), *_replaced(layout, architecture))
     )
+
+
+def _layers(layers: int, pps: Collection[int]) -> int:
+    """The fewest layers that divide into pipeline stages as evenly, or unevenly, as those of the large model."""
+    least, period = max(LAYERS, *pps), math.lcm(*pps)
+    return least + (layers - least) % period
 
 
 def _refuse(layout: KVLayout) -> None:

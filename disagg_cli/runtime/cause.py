@@ -9,13 +9,13 @@ from disagg_cli.kv.plan import SlicePlan
 from disagg_cli.probe.diagnosis import Diagnosis, Evidence, diagnose, suspect
 from disagg_cli.probe.pairs import PairResult
 from disagg_cli.probe.parity import ParityResult
-from disagg_cli.runtime.logs import last_text, size, text_since
+from disagg_cli.runtime.logs import both_ends, size, text_since
 from disagg_cli.runtime.prepare import parallelism
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.topology.deployment import Worker, bracketed
 
 MOST_OF_A_LOG = 4 << 20
-"""Bytes in which the cause of a failed transfer is looked for."""
+"""Bytes at each end of a log in which the cause is looked for; what is loaded stands at its beginning."""
 
 
 def cause_of(
@@ -30,12 +30,12 @@ def cause_of(
     marks: how long each worker's log was before the request was sent, where it had served before (`log_sizes`).
     """
     prefill, decode = pair
-    plan, pool = _planned(plans, prefill, decode)
+    plan, pool = planned(plans, prefill, decode)
     case = case_of(plan.layout, plan.prefill, pool.decode)
     if isinstance(result, ParityResult):
         return suspect(result, case, pool.plan) if result.wrong_prompts else None
     marks = marks or {}
-    prefill_log, decode_log = (last_text(run.log(worker.name), MOST_OF_A_LOG) for worker in pair)
+    prefill_log, decode_log = (both_ends(run.log(worker.name), MOST_OF_A_LOG) for worker in pair)
     prefill_new, decode_new = (text_since(run.log(worker.name), marks.get(worker.name, 0)) for worker in pair)
     return diagnose(
         Evidence(
@@ -62,7 +62,7 @@ def log_sizes(run: RunDir, workers: Iterable[Worker]) -> dict[str, int]:
     return {worker.name: size(run.log(worker.name)) for worker in workers}
 
 
-def _planned(plans: Sequence[PlanReport], prefill: Worker, decode: Worker) -> tuple[PlanReport, PoolReport]:
+def planned(plans: Sequence[PlanReport], prefill: Worker, decode: Worker) -> tuple[PlanReport, PoolReport]:
     """The plan of a pair's pools."""
     plan = next(plan for plan in plans if plan.prefill == parallelism(prefill))
     return plan, next(pool for pool in plan.pools if pool.decode == parallelism(decode))

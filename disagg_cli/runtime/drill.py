@@ -31,8 +31,8 @@ HEALTHY = "none"
 class Drill:
     """One launch with one fault. found: what the proof said; cause: why; seconds: from its first request to that.
 
-    shown: how the pairs named in `pairs` failed: hang, wrong or late; proven where none did, and idle where the fault
-    has nothing to act on in this topology, so that nothing was launched.
+    shown: how the pairs named in `pairs` failed: hang, wrong, late or refused; proven where none did, and idle where
+    the fault has nothing to act on in this topology, so that nothing was launched.
     """
 
     fault: str
@@ -153,13 +153,12 @@ SEEN_AS = {"hang": ("hang",), "wrong": ("wrong",), "late": ("late", "hang")}
 
 
 def _shown(directory: RunDir) -> str:
-    """How the pairs of a run failed, from its probe.json."""
+    """How the pairs of a run failed, from its probe.json. No fault makes a server refuse."""
     proof = directory.read("probe.json")
-    if any(not pair["ok"] for pair in proof.get("pairs", [])):
-        return "hang"
+    silent = [one for one in [*proof.get("pairs", []), *proof.get("parity", [])] if one["error"]]
+    if silent:
+        return "hang" if any(one["timed_out"] for one in silent) else "refused"
     failed = [one for one in proof.get("parity", []) if not one["ok"]]
-    if any(one["error"] for one in failed):
-        return "hang"
     if any(one["first_wrong"] is not None for one in failed):
         return "wrong"
     return "late" if failed else "proven"

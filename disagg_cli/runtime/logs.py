@@ -73,6 +73,13 @@ def last_text(log: Path, most: int = MOST_TAIL) -> str:
     return text_since(log, size(log) - most)
 
 
+def both_ends(log: Path, most: int) -> str:
+    """A whole log, or at most so many bytes of its beginning, and as many of its end."""
+    end = last_text(log, most)
+    beginning = read(log, 0, min(most, max(0, size(log) - most)))
+    return str(beginning, errors="replace").replace("\0", "") + end
+
+
 def text_since(log: Path, mark: int) -> str:
     """A log from this byte on, without what was freed of it; all of a log that has become shorter than that."""
     start = mark if 0 < mark <= size(log) else 0

@@ -244,7 +244,7 @@ def _guess(deployment: Deployment) -> Machines:
 
 
 def _plans(deployment: Deployment, facts: Facts) -> tuple[PlanReport, ...]:
-    layout = _layout(deployment.model)
+    layout = layout_of(deployment.model)
     choice = choose_release(deployment.sglang, installed=facts.installed)
     decode = _pools(deployment, "decode")
     wanted = deployment.connector.overlay
@@ -253,7 +253,8 @@ def _plans(deployment: Deployment, facts: Facts) -> tuple[PlanReport, ...]:
     )
 
 
-def _layout(model: Model) -> KVLayout:
+def layout_of(model: Model) -> KVLayout:
+    """How a model keeps its KV. UsageError where that is not known."""
     if model.synthetic:
         return layout_from_config(model.synthetic.config(), name="synthetic")
     assert model.path

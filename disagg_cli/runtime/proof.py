@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from disagg_cli.errors import ProbeFailed
-from disagg_cli.findings.finding import Severity
+from disagg_cli.findings.finding import Finding, Severity
 from disagg_cli.probe.diagnosis import Diagnosis
 from disagg_cli.probe.pairs import PairResult, prove_pairs
 from disagg_cli.probe.parity import ParityResult, prove_parity
 from disagg_cli.probe.router import prove_router
-from disagg_cli.runtime.cause import cause_of
+from disagg_cli.runtime.cause import cause_of, planned
 from disagg_cli.runtime.logs import indented, tail
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.settings import Timeouts
+from disagg_cli.topology.deployment import Worker
 
 
 class Proof:
@@ -98,9 +99,8 @@ class Proof:
         directory = self.recorder.directory
         causes = [
             Diagnosis(cause=f"{finding.code} {finding.message}", fix=finding.fix)
-            for plan in self.prepared.plans
-            for finding in plan.findings
-            if finding.severity is Severity.ERROR
+            for result in failed
+            for finding in self._foreseen(result)
         ]
         causes += [cause for cause in map(self._cause, failed) if cause]
         causes = list(dict.fromkeys(causes))
@@ -115,7 +115,15 @@ class Proof:
             fix="; ".join(dict.fromkeys(cause.fix for cause in causes)),
         )
 
+    def _foreseen(self, result: PairResult | ParityResult) -> list[Finding]:
+        """The plan's errors for this pair's pools; what it says of another pool explains nothing here."""
+        plan, pool = planned(self.prepared.plans, *self._pair(result))
+        elsewhere = {found for other in plan.pools for found in other.findings} - set(pool.findings)
+        return [found for found in plan.findings if found.severity is Severity.ERROR and found not in elsewhere]
+
     def _cause(self, result: PairResult | ParityResult) -> Diagnosis | None:
+        return cause_of(result, self._pair(result), self.prepared.plans, self.recorder.directory)
+
+    def _pair(self, result: PairResult | ParityResult) -> tuple[Worker, Worker]:
         workers = {worker.name: worker for worker in self.deployment.workers}
-        pair = workers[result.prefill], workers[result.decode]
-        return cause_of(result, pair, self.prepared.plans, self.recorder.directory)
+        return workers[result.prefill], workers[result.decode]

@@ -21,6 +21,12 @@ from disagg_cli.errors import DisaggError, EvalFailed, Interrupted, ProbeFailed,
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.executors.kept_parent import Place, look
+from disagg_cli.findings.finding import Severity
+from disagg_cli.findings.topology_case import Case
+from disagg_cli.findings.topology_effective import page_size
+from disagg_cli.findings.topology_report import judge_everything
+from disagg_cli.findings.topology_rules import kept
+from disagg_cli.kv.layout import KVLayout
 from disagg_cli.rehearsal.derive import QUESTIONS, Derived, derive
 from disagg_cli.rehearsal.fingerprint import fingerprint
 from disagg_cli.rehearsal.notes import Note, grouped
@@ -28,10 +34,12 @@ from disagg_cli.rehearsal.scaling import Needs, Room, fit
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.drill import idle_everywhere
 from disagg_cli.runtime.launch import Launch, Options, View, check_machine, record
-from disagg_cli.runtime.prepare import Prepared, prepare_deployment, with_aggregated, with_env
+from disagg_cli.runtime.prepare import Prepared, layout_of, prepare_deployment, with_aggregated, with_env
 from disagg_cli.runtime.reservation import reserved
 from disagg_cli.runtime.state import Recorder
+from disagg_cli.topology.deployment import Deployment, Role
 from disagg_cli.topology.loading import load_topology
+from disagg_cli.topology.machine import gather
 from disagg_cli.topology.resolve import draft, resolve
 
 REPORT = "rehearsal.json"
@@ -95,25 +103,50 @@ def prepare_rehearsal(
     UsageError or PlanRefused say what is wrong; a plan that says no is in `prepared.errors`.
     """
     spec = load_topology(config, variant=variant, sets=sets, unsets=unsets)
-    room = room_here()
-    derived, needs = fit(derive(spec, installed=version_of("sglang")), room, warm=not cold)
+    room, original = room_here(), draft(spec)
+    layout = layout_of(original.model)
+    derived = derive(spec, installed=version_of("sglang"), pages=_pages(original, layout))
+    derived, needs = fit(derived, room, warm=not cold)
     deployment = resolve(derived.spec)
     if fault:
         deployment = with_env(deployment, "prefill", {ENABLE: fault})
-    prepared = with_aggregated(prepare_deployment(config, deployment), tp=1)
+    prepared = with_aggregated(_judged(prepare_deployment(config, deployment), original), tp=1)
     for planted in named([fault] if fault else []):
         if why := idle_everywhere(planted, prepared.plans):
             raise UsageError(f"{fault} would show nothing: {why}", where=str(config))
     return Rehearsal(
         config=config,
         name=spec.name,
-        fingerprint=fingerprint(draft(spec)),
+        fingerprint=fingerprint(original, layout),
         derived=derived,
         needs=needs,
         room=room,
         prepared=prepared,
         fault=fault,
     )
+
+
+def _pages(original: Deployment, layout: KVLayout) -> dict[tuple[Role, int], int]:
+    """Page sizes that pools of the topology have by their attention backends."""
+    case = Case(deployment=original, facts=gather(), layout=layout)
+    sizes = {(pool.role, pool.index): page_size(case, pool) for pool in original.pools}
+    return {pool: int(size.value) for pool, size in sizes.items() if size.value and size.flag == "attention-backend"}
+
+
+KV_PATH = ("DSG1", "DSG50")
+"""Codes of what is wrong with the plan, or between prefill and decode."""
+
+
+def _judged(prepared: Prepared, original: Deployment) -> Prepared:
+    """The same with the errors that the topology itself has in its KV path: its twin need not have them."""
+    known = {found.code for found in prepared.findings if found.severity is Severity.ERROR}
+    findings, _ = kept(original, judge_everything(original, gather()))
+    own = [
+        found
+        for found in findings
+        if found.severity is Severity.ERROR and found.code.startswith(KV_PATH) and found.code not in known
+    ]
+    return replace(prepared, findings=(*own, *prepared.findings))
 
 
 def room_here() -> Room:

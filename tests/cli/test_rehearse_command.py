@@ -14,6 +14,13 @@ EXAMPLE = ROOT / "configs/1p4d-gb200-qwen3-32b.yaml"
 CLASS_H = {"model": {"synthetic": {"kv_heads": 1}}, "prefill": {"tp": 2}, "decode": {"tp": 4}}
 
 
+PAGES = {
+    "prefill": {"tp": 2, "args": {"attention-backend": "fa4"}},
+    "decode": {"tp": 1, "args": {"attention-backend": "trtllm_mha"}},
+}
+"""128 tokens a page against 64."""
+
+
 def on_gpus(folder, **changes):
     return write_topology(folder, **({"platform": "h200", "model": "Qwen/Qwen3-32B"} | changes))
 
@@ -133,3 +140,42 @@ def test_what_makes_it_another_topology(change, counts):
 def test_reports_that_cannot_be_read_are_passed_over(home):
     (rundir.create("rehearse-x").path / "rehearsal.json").write_text("{")
     assert last_rehearsal("0" * 16) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"prefill": {"tp": 2, "pp": 3}, "decode": {"tp": 1}}, "DSG112"),
+        ({"prefill": {"tp": 1, "args": {"dtype": "half"}}}, "DSG503"),
+        ({"platform": "b200", **PAGES}, "DSG502"),
+    ],
+)
+def test_what_is_wrong_with_the_topology_is_wrong_with_its_rehearsal(tmp_path, changes, code):
+    """Stages, a dtype, page sizes: its twin on CPUs would have none of it."""
+    done = disagg("rehearse", on_gpus(tmp_path, **changes), "--dry-run")
+    assert (done.returncode, code in done.stderr) == (3, True), done.stderr
+
+
+def test_pages_are_those_of_the_attention_backend(tmp_path):
+    args = {"attention-backend": "trtllm_mha"}
+    found = plan_of(on_gpus(tmp_path, platform="b200", engine={"args": args}))
+    assert {found["topology"][role][0]["args"]["page-size"] for role in ("prefill", "decode")} == {64}
+
+
+def test_what_cpus_have_otherwise_is_said(tmp_path):
+    notes = [note["what"] for note in plan_of(on_gpus(tmp_path))["notes"]]
+    assert any("--page-size 1, --chunked-prefill-size 512" in note for note in notes)
+    assert "the overlap scheduler by the plain one" in notes
+
+
+def test_a_kv_dtype_is_no_reason_to_refuse(tmp_path):
+    """It is not there in the rehearsal; sides that differ are found all the same."""
+    args = {"args": {"kv-cache-dtype": "fp8_e4m3"}}
+    assert "kv-cache-dtype" not in str(plan_of(on_gpus(tmp_path, engine=args))["topology"])
+    plan_of(on_gpus(tmp_path, prefill={"tp": 2, "args": {"kv-cache-dtype": "bfloat16"}}))  # what decode has by itself
+
+
+def test_a_smaller_rehearsal_is_called_so(home, tmp_path):
+    topology = on_gpus(tmp_path)
+    rehearsed(topology, notes=[{"kind": "reduced", "what": "2 x decode TP1: only 1", "why": "memory"}])
+    assert "passed, with 2 x decode TP1: only 1" in disagg("launch", topology, "--dry-run").stdout

@@ -11,10 +11,18 @@ PARITY = {
     "decode": "decode-0",
     "ok": True,
     "error": None,
+    "prompts": [15, 56],
     "max_difference": 1e-05,
+    "mean_difference": 1e-06,
     "tolerance": 0.005,
     "first_wrong": None,
+    "wrong_prompts": [],
+    "fastest_s": 0.5,
+    "alone_s": 0.0,
+    "uncrossed_chunk": None,
+    "timed_out": False,
 }
+WRONG = PARITY | {"ok": False, "first_wrong": 1}
 NOTES = [
     {"kind": "as written", "what": "1 x prefill TP4", "why": ""},
     {"kind": "reduced", "what": "layers 64 -> 2", "why": "the model is small"},
@@ -53,7 +61,12 @@ def test_what_passed_and_what_was_not_covered():
     [
         ({"pairs": [PAIR | {"ok": False, "error": "no answer within 15 s", "first_token_s": None}]}, "no answer"),
         ({"pairs": [PAIR]}, "not compared"),
-        ({"pairs": [PAIR], "parity": [PARITY | {"ok": False, "max_difference": 9.0}]}, "9 nats (tolerance 0.005)"),
+        ({"pairs": [PAIR], "parity": [WRONG | {"max_difference": 9.0}]}, "KV WRONG from token 1 on, differences of 9"),
+        ({"pairs": [PAIR], "parity": [WRONG | {"max_difference": None}]}, "differences that are no numbers"),
+        (
+            {"pairs": [PAIR], "parity": [PARITY | {"ok": False, "fastest_s": 15.5}]},
+            "KV LATE: the fastest answer took 15.5",
+        ),
         ({"pairs": [PAIR], "parity": [PARITY | {"ok": False, "error": "timed out"}]}, "timed out"),
     ],
 )

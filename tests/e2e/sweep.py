@@ -57,7 +57,7 @@ COMMON = {"name": "sweep", "ports": 24000, "router": {"port": 24900}, "probe": {
 
 MOVED, WRONG, STUCK = "KV right", "KV wrong", "no KV"
 FORESEEN = {Outcome.OK: MOVED, Outcome.WRONG_BYTES: WRONG, Outcome.EARLY_DONE: WRONG}
-SEEN = {"proven": MOVED, "wrong": WRONG, "hang": STUCK, "late": "KV late"}
+SEEN = {"proven": MOVED, "wrong": WRONG, "hang": STUCK, "refused": STUCK, "late": "KV late"}
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,24 @@ def test_a_sender_that_has_not_finished():
     assert witnessed(1, queues={"prefill-0 inflight": 1.0}).endswith("(still queued: prefill-0 inflight 1)")
 
 
+def test_a_decode_that_heard_from_nobody_may_be_at_fault_itself():
+    """Seen with a decode scheduler that was stopped: prefill's ranks had nobody to send to."""
+    found = diagnose(evidence(heard={}, queues={"prefill-0 bootstrap": 1.0}))
+    assert not found.known
+    assert "decode rank(s) 0 heard from no sender (still queued: prefill-0 bootstrap 1)" in found.cause
+    assert not diagnose(evidence(heard={}, prefill_done=True)).known
+
+
+def test_what_decode_heard_outweighs_lines_that_may_be_about_another_pair():
+    lost = {"heard": {0: (0,)}, "prefill_done": True, "address": "10.0.0.1:8998"}
+    other = "[2026-11-30 10:12:25] Could not fetch prefill parallel info from 10.0.0.2:8998\n"
+    assert "prefill rank(s) 1: their completions are lost" in diagnose(evidence(decode_log=other, **lost)).cause
+    assert "lost" in diagnose(evidence(prefill_log="NIXL_ERR_BACKEND", **lost)).cause
+    assert "cannot reach" in diagnose(evidence(decode_log=other.replace("0.2:", "0.1:"), **lost)).cause
+    unfinished = lost | {"prefill_done": False}
+    assert "NIXL refused" in diagnose(evidence(prefill_log="NIXL_ERR_BACKEND", **unfinished)).cause
+
+
 def test_all_were_heard():
     assert witnessed(0, 1) == "every decode rank heard from all its senders, and decode does not answer"
 

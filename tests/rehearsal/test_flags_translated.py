@@ -13,7 +13,6 @@ KV_PATH = {
     "schedule-policy": "lpm",
     "disaggregation-decode-polling-interval": 2,
     "num-reserved-decode-tokens": 512,
-    "kv-cache-dtype": "fp8_e4m3",
     "load-balance-method": "round_robin",
     "enable-dp-lm-head": True,
     "context-length": 9600,
@@ -32,6 +31,7 @@ def test_flags_of_the_kv_path_are_passed_on():
     ("flag", "why"),
     [
         ("attention-backend", "GPU kernels"),
+        ("kv-cache-dtype", "the KV dtype, which is float32 as the model is"),
         ("decode-attention-backend", "GPU kernels"),
         ("cuda-graph-max-bs-decode", "GPU kernels"),
         ("fp8-gemm-backend", "GPU kernels"),

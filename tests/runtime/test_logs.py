@@ -131,3 +131,10 @@ def test_there_is_no_older_log_of_what_has_not_been_started(log):
     log.write_text("")
     keep_older(log)
     assert [file.name for file in log.parent.iterdir()] == ["decode-0.log"]
+
+
+@pytest.mark.parametrize(("most", "text"), [(100, "0123456789"), (10, "0123456789"), (6, "0123456789"), (3, "012789")])
+def test_both_ends_of_a_log(tmp_path, most, text):
+    log = tmp_path / "log"
+    log.write_text("0123456789")
+    assert logs.both_ends(log, most) == text

@@ -5,8 +5,10 @@ streams, signals, folder, cores, environment, name, random numbers. What happens
 """
 
 import atexit
+import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 import threading
@@ -22,16 +24,21 @@ DEFAULT_SIGNALS = dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """What to become. umask, folder and cores are those of whoever asks, as they would be inherited from him."""
+    """What to become. From umask on, all is that of whoever asks, as it would be inherited from him.
+
+    limits: number, soft and hard value of resource limits.
+    """
 
     name: str
     module: str
     argv: Sequence[str]
     env: Mapping[str, str]
     log: str
-    folder: str
     umask: int
+    folder: str
     cores: Sequence[int]
+    nice: int
+    limits: Sequence[tuple[int, int, int]]
 
 
 def settle(server: Server, parent: int) -> None:
@@ -48,6 +55,11 @@ def settle(server: Server, parent: int) -> None:
     os.close(output)
     os.umask(server.umask)
     os.sched_setaffinity(0, server.cores)
+    for number, soft, hard in server.limits:
+        with contextlib.suppress(OSError, ValueError):  # a limit that the parent may not raise again
+            resource.setrlimit(number, (soft, hard))
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, server.nice)
     for signum, action in DEFAULT_SIGNALS.items():
         signal.signal(signum, action)
     signal.signal(signal.SIGINT, signal.default_int_handler)

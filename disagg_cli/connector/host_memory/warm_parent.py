@@ -9,7 +9,8 @@ outlives the process that made it. With TTL, in seconds, it leaves when nobody h
 
 Requests and answers are JSON, one a line, over a Unix socket:
 
-    {"start": {"name", "module", "argv", "env", "log", "folder", "umask", "cores"}}
+    {"start": {"name", "module", "argv", "env", "log", "umask", "folder", "cores",
+      "nice", "limits"}}
                      ->  {"pid"}, or {"error"}, or {"differs": [variables]} where the import has read others' values
     {"poll": pid}    ->  {"exit"}: null while it runs, the exit code, -N for signal N
     {"fits": {env}}  ->  {"changed": [packages], "differs": [variables]}: both empty if servers are as if started cold

@@ -29,6 +29,8 @@ def server(code, log, env=None, argv=()):
         "folder": str(Path.cwd()),
         "umask": 0o022,
         "cores": sorted(os.sched_getaffinity(0)),
+        "nice": os.nice(0),
+        "limits": [],
     }
 
 
