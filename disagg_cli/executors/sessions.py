@@ -19,13 +19,21 @@ def born(pid: int) -> float:
     """When a process started, in seconds since the boot; 0 if it is gone.
 
     Not since the epoch: the kernel keeps no such time, and whoever computes it gets another one once the clock is set.
-    Source: proc(5), /proc/PID/stat, field 22, in clock ticks; a command's name before it may hold anything.
+    """
+    stat = _stat(pid)
+    return int(stat[19]) / os.sysconf("SC_CLK_TCK") if stat else 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on; empty if it is gone.
+
+    Source: proc(5), /proc/PID/stat, from field 3 on: 20 is the number of threads, 22 the start in clock ticks. A
+    command's name before them may hold anything.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return []
 
 
 def same_process(pid: int, born_at: float) -> bool:
@@ -80,8 +88,5 @@ def _session_of(pid: int) -> int | None:
 
 def _runs(pid: int) -> bool:
     """A zombie whose other threads have not ended yet still runs: it holds its sockets until they have."""
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
-    except psutil.Error:
-        return False
+    stat = _stat(pid)
+    return bool(stat) and (stat[0] not in "ZX" or int(stat[17]) > 1)

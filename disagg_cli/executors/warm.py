@@ -8,10 +8,8 @@ import asyncio
 import json
 import os
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +52,6 @@ class WarmExecutor(LocalExecutor):
         self._log = log
         self._kept = Place.of(home) if home else None
         self._tell = tell
-        self._folder: Path | None = None
         self._parent: asyncio.subprocess.Process | None = None
         self._parent_pid = 0
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -84,11 +81,14 @@ class WarmExecutor(LocalExecutor):
         return handle(command, answer["pid"], log)
 
     async def poll(self, handle: Handle) -> int | None:
-        """Exit code, -N for signal N, None while it runs. PlaceLost if the parent has died."""
+        """Exit code, -N for signal N, None while it runs. PlaceLost if the parent has died, and it with it.
+
+        The parent is asked only after one that has gone: on starved cores its answer may take seconds.
+        """
         forked = self._forked.get(handle.pid)
         if forked is None:
             return await super().poll(handle)
-        if forked.exit is None:
+        if forked.exit is None and not sessions.same_process(handle.pid, handle.born):
             forked.exit = (await self._ask({"poll": handle.pid}))["exit"]
         return forked.exit
 
@@ -117,8 +117,6 @@ class WarmExecutor(LocalExecutor):
             except TimeoutError:
                 self._parent.kill()
                 await self._parent.wait()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _connect_kept(self, place: Place) -> bool:
         """Connect to the kept parent, and see that it is right. Whether there is one that is."""
@@ -146,13 +144,13 @@ class WarmExecutor(LocalExecutor):
         self._streams = await asyncio.open_unix_connection(sock=connection)
 
     async def _start_parent(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="disagg-"))
+        socket = self._log.with_suffix(".socket")  # beside its log: nobody is left to clear a folder in /tmp away
         with self._log.open("ab") as log:
             self._parent = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 MODULE,
-                str(self._folder / "socket"),
+                str(socket),
                 env=parent_environment(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -164,7 +162,7 @@ class WarmExecutor(LocalExecutor):
             async with asyncio.timeout(WARM.ready):
                 while line := await self._parent.stdout.readline():
                     if line == b"ready\n":
-                        return await self._connect(self._folder / "socket")
+                        return await self._connect(socket)
                 code = await self._parent.wait()
         except TimeoutError:
             raise not_ready(self._log, WARM.ready) from None

@@ -101,6 +101,26 @@ async def test_a_cancelled_question_leaves_no_answer_for_the_next(own_parent, tm
     await executor.close()
 
 
+async def test_a_starved_parent_keeps_no_death_from_being_noticed(own_parent, tmp_path):
+    """Whoever runs is seen to run without its help; it is asked only how one ended that has gone."""
+    executor, parent = own_parent
+    await executor.open()
+    handle = await executor.start(warm(FOREVER), tmp_path / "log")
+    os.kill(parent(), signal.SIGSTOP)
+    assert await asyncio.wait_for(executor.poll(handle), 5) is None
+    os.kill(parent(), signal.SIGCONT)
+    await executor.close()
+
+
+async def test_its_socket_is_in_the_runs_own_folder(own_parent, tmp_path):
+    """However the run ends, nothing is left in /tmp."""
+    executor, _ = own_parent
+    await executor.open()
+    assert executor.socket == tmp_path / "parent.socket"
+    await executor.close()
+    assert not executor.socket.exists()
+
+
 async def test_servers_are_lost_with_their_parent_through_no_fault_of_theirs(own_parent, tmp_path):
     executor, parent = own_parent
     await executor.open()
@@ -109,6 +129,7 @@ async def test_servers_are_lost_with_their_parent_through_no_fault_of_theirs(own
         await until(lambda: True)
     handles = [await executor.start(replace(warm(FOREVER), name=name), tmp_path / name) for name in ("a-0", "b-1")]
     os.kill(parent(), signal.SIGKILL)
+    await until(lambda: not sessions.members(handles[0].pid))
     with pytest.raises(PlaceLost) as caught:
         await executor.poll(handles[0])
     assert caught.value.what == (
