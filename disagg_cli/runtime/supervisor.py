@@ -114,25 +114,42 @@ class Supervisor:
             raise
 
     async def healthy(self, urls: Mapping[str, str]) -> None:
-        """Wait until every server, name -> URL, answers /health. LaunchFailed names those that do not in time."""
+        """Wait until every server, name -> URL, answers /health. LaunchFailed names those that do not in time.
+
+        Each is asked at its own pace: one that is slow to answer keeps no other's health from being noticed.
+        """
         waiting = dict(urls)
         limit = aiohttp.ClientTimeout(total=self.timeouts.health_request)
-        deadline = time.monotonic() + self.timeouts.health
-        async with aiohttp.ClientSession(timeout=limit) as session:
-            while waiting:
-                if time.monotonic() > deadline:
-                    raise self._not_healthy(list(waiting))
-                self.recorder.state.waiting_for = f"/health of {_some(list(waiting))}"
-                answers = await asyncio.gather(*(_answers(session, f"{url}/health") for url in waiting.values()))
-                for name, answer in zip(list(waiting), answers, strict=True):
-                    self._owned[name].log.look()
-                    if answer:
-                        del waiting[name]
-                        self._note_segments(name)
-                        self.recorder.process_phase(name, "healthy")
-                    elif self._owned[name].log.loading:
-                        self.recorder.process_phase(name, "loading")
-                await asyncio.sleep(self.timeouts.poll)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(limit=0)) as session,
+                asyncio.timeout(self.timeouts.health),
+                asyncio.TaskGroup() as looks,
+            ):
+                for name in urls:
+                    looks.create_task(self._healthy(session, name, waiting))
+        except TimeoutError:
+            raise self._not_healthy(list(waiting)) from None
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _healthy(self, session: aiohttp.ClientSession, name: str, waiting: dict[str, str]) -> None:
+        """Ask one server until it answers; it is then no longer among those that are waited for."""
+        log = self._owned[name].log
+        self._waits_for(waiting)
+        while not await _answers(session, f"{waiting[name]}/health"):
+            log.look()
+            if log.loading:
+                self.recorder.process_phase(name, "loading")
+            await asyncio.sleep(self.timeouts.poll)
+        log.look()
+        del waiting[name]
+        self._waits_for(waiting)
+        self._note_segments(name)
+        self.recorder.process_phase(name, "healthy")
+
+    def _waits_for(self, names: Iterable[str]) -> None:
+        self.recorder.state.waiting_for = f"/health of {_some(list(names))}"
 
     def release(self, names: Iterable[str]) -> None:
         """Take no end of these processes for a death any more: they are to be ended, or die because a peer has."""

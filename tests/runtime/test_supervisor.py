@@ -168,6 +168,10 @@ async def test_watch_notices_a_process_that_is_started_later(supervised):
             await watch
 
 
+def url(port):
+    return f"http://127.0.0.1:{port}"
+
+
 def urls(*workers):
     return {one.name: one.url for one in workers}
 
@@ -178,6 +182,18 @@ async def test_healthy(supervised):
         await run.start(server("decode-0", ports[0]), server("decode-1", ports[1]))
         await run.supervisor.healthy(urls(worker("decode-0", ports[0]), worker("decode-1", ports[1])))
         assert (run.phase("decode-0"), run.phase("decode-1")) == ("healthy", "healthy")
+
+
+async def test_health_is_noticed_while_another_server_says_nothing(supervised):
+    """As one does that loads weights for minutes, and takes requests meanwhile."""
+    ports = free_port(), free_port()
+    async with supervised(Timeouts(health=60.0, health_request=30.0, poll=0.01)) as run:
+        late = "import time; time.sleep(0.5)\n" + server("decode-1", ports[1]).argv[-1]
+        await run.start(server("decode-0", ports[0], first="import time; time.sleep(60)"), command("decode-1", late))
+        waiting = asyncio.create_task(run.supervisor.healthy({"decode-0": url(ports[0]), "decode-1": url(ports[1])}))
+        await until(lambda: run.phase("decode-1") == "healthy")
+        assert run.recorder.state.waiting_for == "/health of decode-0"
+        waiting.cancel()
 
 
 @pytest.mark.parametrize(
