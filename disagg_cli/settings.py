@@ -19,8 +19,12 @@ class Timeouts:
     grace: float = 5.0
     """Between the request to end and SIGKILL."""
 
-    gone: float = 4.0
-    """Between SIGKILL and giving up on a process that does not go."""
+    gone: float = 30.0
+    """Between SIGKILL and giving up on a process that does not go: on starved cores the kernel needs seconds to give
+    the memory of a big one back, and nobody can do anything about it but wait."""
+
+    unanswered: float = 4.0
+    """The same, where nobody knows whether it goes: its host does not answer."""
 
     poll: float = 0.1
     """Between two looks at processes and health."""

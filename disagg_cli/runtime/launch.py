@@ -20,7 +20,7 @@ from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.proof import Proof
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
-from disagg_cli.runtime.supervisor import ProcessDied, Supervisor
+from disagg_cli.runtime.supervisor import ProcessDied, Supervisor, in_words
 from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.written import written_out
 
@@ -161,9 +161,9 @@ class Launch:
                 self.recorder.ending = True
                 self.recorder.run_phase("stopping", "every process to end")
                 left = await supervisor.stop(self.hurry)
-                self.recorder.event("stop", f"still running after SIGKILL: {', '.join(left)}" if left else "all ended")
+                self.recorder.event("stop", in_words(left) or "all ended", left=list(left))
         if left:
-            raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
+            raise LaunchFailed(in_words(left))
         if self.eval_error:
             raise self.eval_error
 
@@ -206,7 +206,7 @@ class Launch:
         at_once.set()  # nothing to drain: a request needs both sides of its pair
         for some in (["router"], [name for name in names if name != "router"]):
             if left := await supervisor.end(some, at_once):
-                raise LaunchFailed(f"still running after SIGKILL: {', '.join(left)}")
+                raise LaunchFailed(in_words(left))
         self.recorder.again(names)
         await asyncio.sleep(pause)
         if dead != "router":

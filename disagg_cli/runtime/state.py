@@ -26,7 +26,8 @@ MOST_UNWRITTEN = 10_000
 class ProcessState:
     """One process of the run. since: when it entered its phase, in seconds since the epoch; clock: since the boot.
 
-    starts: how many times it has been started. segments: what it has in /dev/shm.
+    starts: how many times it has been started. segments: what it has in /dev/shm. gone: its end has been seen, and its
+    log fetched, so that nobody has to look for it any more.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ProcessState:
     token: str = ""
     starts: int = 0
     segments: list[str] = field(default_factory=list)
+    gone: bool = False
 
 
 @dataclass(slots=True)
@@ -129,7 +131,13 @@ class Recorder:
         process.pid, process.born = handle.pid, handle.born
         process.starts += 1
         process.segments = []
+        process.gone = False
         self.process_phase(handle.name, "starting", pid=handle.pid, host=handle.host)
+
+    def gone(self, name: str) -> None:
+        """A process has ended, and nothing of it is left."""
+        self.state.processes[name].gone = True
+        self.process_phase(name, "stopped")
 
     def crashed(self, crash: Crash) -> None:
         """A process has died by itself."""

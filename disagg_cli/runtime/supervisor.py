@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,9 @@ from disagg_cli.settings import Timeouts
 LINES = 8
 HOUSEKEEPING_S = 1.0
 """Between two looks at the disk and the sizes of logs."""
+KILL_AGAIN_S = 1.0
+"""Between two SIGKILLs for the same session: it may have had a child in between, and another host may have lost one."""
+RUNS_ON = "still running after SIGKILL"
 RECENT = 5
 """Looks. What the OOM killer did before these has nothing to do with a death now."""
 
@@ -157,43 +161,58 @@ class Supervisor:
             if name in self._owned:
                 self._owned[name].released = True
 
-    async def stop(self, hurry: asyncio.Event) -> list[str]:
-        """End every process. Return the names of those that are left."""
+    async def stop(self, hurry: asyncio.Event) -> dict[str, str]:
+        """End every process. Return who is left, and why."""
         return await self.end(list(self._owned), hurry)
 
-    async def end(self, names: Sequence[str], hurry: asyncio.Event) -> list[str]:
-        """End processes: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left.
+    async def end(self, names: Sequence[str], hurry: asyncio.Event) -> dict[str, str]:
+        """End processes: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left, and why.
 
+        Each ends by itself, so that a host that is lost keeps nobody on the others from being ended and collected.
         Whoever is cancelled in the middle of this has not lost them: they are still in `handles`.
         """
         handles = [self._owned[name].handle for name in names if name in self._owned]
         self.release(names)
         for handle in handles:
             self._note_segments(handle.name)
-        # One that cannot be asked is killed below, like one that does not listen.
-        await asyncio.gather(*(self.executor.terminate(handle) for handle in handles), return_exceptions=True)
+        whys = await asyncio.gather(*(self._end(handle, hurry) for handle in handles))
+        left = {handle.name: why for handle, why in zip(handles, whys, strict=True) if why}
+        ended = [handle.name for handle in handles if handle.name not in left]
+        for name in ended:
+            del self._owned[name]
+            self.recorder.gone(name)
+        processes = self.recorder.state.processes
+        shared_memory.remove(segment for name in ended for segment in processes[name].segments)
+        return left
+
+    async def _end(self, handle: Handle, hurry: asyncio.Event) -> str:
+        """End one process, and fetch what is left of its log. Why it is left, or nothing."""
+        with contextlib.suppress(Exception):  # one that cannot be asked is killed below, like one that does not listen
+            await self.executor.terminate(handle)
         deadline = time.monotonic() + self.timeouts.grace
-        while time.monotonic() < deadline and not hurry.is_set() and await self._left(handles):
+        while await self._runs(handle) and time.monotonic() < deadline and not hurry.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurry.wait(), self.timeouts.poll)
-        deadline = time.monotonic() + self.timeouts.gone
-        while left := await self._left(handles):
-            await asyncio.gather(*(self.executor.kill(handle) for handle in left), return_exceptions=True)
-            if time.monotonic() > deadline:
-                return [handle.name for handle in left]
+        begun, killed = time.monotonic(), -math.inf
+        while why := await self._runs(handle):
+            now = time.monotonic()
+            if now - begun > (self.timeouts.gone if why == RUNS_ON else self.timeouts.unanswered):
+                return why
+            if now - killed > KILL_AGAIN_S:
+                killed = now
+                with contextlib.suppress(Exception):
+                    await self.executor.kill(handle)
             await asyncio.sleep(self.timeouts.poll)
-        await asyncio.gather(*map(self.executor.collect, handles), return_exceptions=True)
-        for handle in handles:
-            del self._owned[handle.name]
-            self.recorder.process_phase(handle.name, "stopped")
-        processes = self.recorder.state.processes
-        shared_memory.remove(name for handle in handles for name in processes[handle.name].segments)
-        return []
+        with contextlib.suppress(Exception):
+            await self.executor.collect(handle)
+        return ""
 
-    async def _left(self, handles: Sequence[Handle]) -> list[Handle]:
-        """Those that still run; also those whose host cannot be asked, which may."""
-        found = await asyncio.gather(*map(self.executor.survivors, handles), return_exceptions=True)
-        return [handle for handle, pids in zip(handles, found, strict=True) if pids]
+    async def _runs(self, handle: Handle) -> str:
+        """Why a process is taken for one that runs: it does, or its host cannot be asked. Empty if it is gone."""
+        try:
+            return RUNS_ON if await self.executor.survivors(handle) else ""
+        except Exception as error:  # noqa: BLE001 - whatever keeps the host from answering, the others must be ended
+            return f"nobody knows whether it still runs ({error})"
 
     def _note_segments(self, name: str) -> None:
         """What a process has in /dev/shm: known only while it runs, and wanted once it has been killed."""
@@ -243,6 +262,12 @@ class Supervisor:
             f"not healthy after {self.timeouts.health:.0f} s: {', '.join(names)}\n{quoted}",
             where=", ".join(map(str, paths.values())),
         )
+
+
+def in_words(left: Mapping[str, str]) -> str:
+    """Who is left, and why, for a sentence."""
+    whys = dict.fromkeys(left.values())
+    return "; ".join(f"{why}: {', '.join(name for name in left if left[name] == why)}" for why in whys)
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:

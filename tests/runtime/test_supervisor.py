@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 import time
+from typing import ClassVar
 
 import pytest
 from runs import a_run, process
@@ -13,7 +14,7 @@ from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
-from disagg_cli.runtime.supervisor import Supervisor
+from disagg_cli.runtime.supervisor import Supervisor, in_words
 from disagg_cli.settings import Timeouts
 from disagg_cli.topology.deployment import Host, Ports, Share, Worker
 
@@ -232,7 +233,7 @@ async def test_loading_is_seen_in_the_log(supervised):
 async def stopped(run):
     """Stop without hurry. How many seconds it took."""
     begun = time.monotonic()
-    assert await run.supervisor.stop(asyncio.Event()) == []
+    assert await run.supervisor.stop(asyncio.Event()) == {}
     return time.monotonic() - begun
 
 
@@ -277,7 +278,7 @@ async def test_hurry_skips_the_time_of_grace(supervised):
         stopping = asyncio.create_task(run.supervisor.stop(hurry))
         await asyncio.sleep(0)
         hurry.set()
-        assert await asyncio.wait_for(stopping, 10) == []
+        assert await asyncio.wait_for(stopping, 10) == {}
         assert run.left() == []
 
 
@@ -292,9 +293,36 @@ async def test_what_does_not_go_is_named(supervised):
         run.supervisor.executor = Weak()
         await run.start(command("decode-0", STUBBORN))
         await run.ready("decode-0")
-        assert await run.supervisor.stop(asyncio.Event()) == ["decode-0"]
+        assert await run.supervisor.stop(asyncio.Event()) == {"decode-0": "still running after SIGKILL"}
+
+
+async def test_a_lost_host_keeps_nobody_else_from_being_ended(supervised):
+    """What runs on the others is ended, its log fetched, and on record as gone; what was on the lost one is named."""
+
+    class OneLost(LocalExecutor):
+        collected: ClassVar = []
+
+        async def survivors(self, handle):
+            if handle.name == "decode-0":
+                raise LaunchFailed("host a does not answer")
+            return await super().survivors(handle)
+
+        async def collect(self, handle):
+            self.collected.append(handle.name)
+
+    names = ("decode-0", "decode-1", "prefill-0")
+    async with supervised(Timeouts(grace=0.0, gone=60.0, unanswered=0.05, poll=0.01)) as run:
+        run.supervisor.executor = OneLost()
+        await run.start(*(command(name, FOREVER) for name in names))
+        left = await run.supervisor.stop(asyncio.Event())
+        assert in_words(left) == "nobody knows whether it still runs (host a does not answer): decode-0"
+        assert set(run.supervisor.handles) == {"decode-0"}
+        assert sorted(OneLost.collected) == ["decode-1", "prefill-0"]
+        assert [run.phase(name) for name in names] == ["starting", "stopped", "stopped"]
+        on_record = run.recorder.directory.read("state.json")["processes"]
+        assert [process["gone"] for process in on_record] == [False, True, True]
 
 
 async def test_stop_with_nothing_started(supervised):
     async with supervised() as run:
-        assert await run.supervisor.stop(asyncio.Event()) == []
+        assert await run.supervisor.stop(asyncio.Event()) == {}
