@@ -30,15 +30,21 @@ def ps(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs of this machine: what they do, since when, and who has lost their supervisor."""
+    """List the runs of this machine: what they do, since when, and who has lost their supervisor.
+
+    With --clean, exit code 4 if something is left of one of them.
+    """
     from disagg_cli.console.sink import show
     from disagg_cli.console.status_view import runs_table
+    from disagg_cli.errors import LaunchFailed
     from disagg_cli.runtime import listing
 
     cleaned = listing.clean() if clean else ()
     found = listing.runs(ended=ended)
     document = {"schema": "disagg.ps/1", "runs": [one.document() for one in found], "cleaned": list(cleaned)}
     show(runs_table(found, cleaned), document, as_json=as_json)
+    if any(one["error"] for one in cleaned):
+        raise typer.Exit(LaunchFailed.exit_code)
 
 
 def logs(

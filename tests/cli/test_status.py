@@ -128,6 +128,19 @@ def test_ps_for_a_program(home):
     assert (run["name"], run["phase"], run["supervised"], run["stale"]) == ("demo", "starting", True, False)
 
 
+def test_ps_clean_that_fails(home):
+    """What is left of the others is ended all the same."""
+    with subprocess.Popen(SLEEP, start_new_session=True) as left:
+        a_run(process("decode-0", left.pid), name="lost", supervisor=gone())
+        a_run(name="broken", supervisor=gone()).directory.write("deployment.json", {"executor": "nowhere"})
+        done = disagg("ps", "--clean", "--json")
+        assert not sessions.members(left.pid)
+    assert done.returncode == 4
+    errors = {one["run"].partition("-")[0]: one["error"] for one in json.loads(done.stdout)["cleaned"]}
+    assert errors["lost"] == ""
+    assert errors["broken"].startswith("there is no nowhere executor")
+
+
 def test_ps_clean(home):
     with subprocess.Popen(SLEEP, start_new_session=True) as worker:
         run = a_run(process("decode-0", worker.pid), supervisor=gone()).state.run
