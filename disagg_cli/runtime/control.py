@@ -1,6 +1,7 @@
 """What other terminals do with a run: look at it, follow its logs, stop it. All they have is its directory."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -130,11 +131,15 @@ def _gone(pid: int, born: float, *, within: float) -> bool:
 
 
 async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
-    """End the sessions of processes that outlived their supervisor, wherever they run. LaunchFailed if some stay."""
+    """End the sessions of processes that outlived their supervisor, wherever they run. LaunchFailed if some stay.
+
+    Hosts of processes that are on record as gone are not asked again.
+    """
     made = run.read("deployment.json")
     site = Site(settings=made.get("executor_settings", {}), run=run.path.name, logs=run.logs)
     executor = make(made.get("executor", "local"), site)
-    handles = [handle for process in status(run).state["processes"] if (handle := _handle(process))]
+    processes = status(run).state["processes"]
+    handles = [handle for process in processes if not process.get("gone") and (handle := _handle(process))]
     found: dict[str, None] = {}
     lost: dict[str, LaunchFailed] = {}
     deadline = time.monotonic() + STOP_S
@@ -152,6 +157,7 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
     finally:
         await executor.close()
     shared_memory.remove(name for process in status(run).state["processes"] for name in process.get("segments", ()))
+    _note_gone(run, {handle.name for handle in handles} - set(lost))
     if lost:
         whats = "; ".join(dict.fromkeys(error.what for error in lost.values()))
         raise LaunchFailed(
@@ -159,6 +165,16 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
             fix="run `disagg stop` again once it answers; it ends them by itself after some time alone (lease_s)",
         )
     return tuple(found)
+
+
+def _note_gone(run: RunDir, names: set[str]) -> None:
+    """Put on record that nothing is left of these processes. A disk that is full only has them looked for again."""
+    state = run.read("state.json")
+    for process in state["processes"]:
+        process["gone"] = process.get("gone", False) or process["name"] in names
+    if names:
+        with contextlib.suppress(OSError):
+            run.write("state.json", state)
 
 
 async def _survivors(executor: Executor, handles: Sequence[Handle], lost: dict[str, LaunchFailed]) -> list[Handle]:

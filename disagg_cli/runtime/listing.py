@@ -27,7 +27,8 @@ class Listed:
     @property
     def alive(self) -> int:
         """How many of its processes are on record as there."""
-        return sum(process["phase"] in ALIVE for process in self.status.state["processes"])
+        processes = self.status.state["processes"]
+        return sum(process["phase"] in ALIVE and not process.get("gone") for process in processes)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -118,6 +118,27 @@ def test_stop_of_a_run_that_has_ended(home):
     assert control.stop(recorder.directory) == ()
 
 
+def test_stop_asks_no_host_after_what_is_known_to_be_gone(home):
+    """A run that was ended as it should is over; its hosts may be switched off by now."""
+    one = process("decode-0", 4242, born=5.0)
+    one.host, one.token = "switched-off.invalid", "demo/decode-0"
+    recorder = a_run(one, supervisor=gone())
+    recorder.directory.write("deployment.json", {"executor": "ssh", "executor_settings": {}})
+    recorder.run_phase("ended")
+    with pytest.raises(LaunchFailed, match=r"nobody knows whether decode-0 still run: switched-off\.invalid"):
+        control.stop(recorder.directory)
+    recorder.gone("decode-0")
+    recorder.save()
+    assert control.stop(recorder.directory) == ()
+
+
+def test_what_stop_has_ended_is_on_record_as_gone(home):
+    with running() as worker:
+        run = a_run(process("decode-0", worker.pid, phase="proven"), process("router"), supervisor=gone()).directory
+        control.stop(run)
+    assert [one["gone"] for one in control.status(run).state["processes"]] == [True, False]
+
+
 @pytest.fixture
 def logged(home):
     """A run whose two processes have written a few lines."""
