@@ -114,20 +114,25 @@ def change(document: Document, sets: Sequence[str] = (), unsets: Sequence[str] =
         path, equals, value = text.partition("=")
         if not (parse_path(path) and equals):
             raise UsageError(f"--set {path}: expected path=value, such as prefill.tp=8")
-        _refuse_secret(parse_path(path), f"--set {path}")
-        document = assign(document, path, _value(value, parse_path(path), f"--set {path}"), Place(file=f"--set {path}"))
+        read = _value(value, parse_path(path), f"--set {path}")
+        _refuse_secrets(parse_path(path), read, f"--set {path}")
+        document = assign(document, path, read, Place(file=f"--set {path}"))
     for path in unsets:
         document = _remove(document, path)
     return document
 
 
-def _refuse_secret(path: places.Path, name: str) -> None:
+def _refuse_secrets(path: places.Path, value: Any, name: str) -> None:
+    """UsageError where a value, or what it holds, is a secret."""
     kind, last = path[-2:-1], str(path[-1])
     if (kind == ("env",) and is_secret(last)) or (kind == ("args",) and is_secret_flag(last)):
         raise UsageError(
             f"{name}: a secret does not belong on a command line, where everybody on the machine can read it",
             fix=f"write `{last}: ${{VARIABLE}}` in the topology, and export the variable",
         )
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, held in inner:
+        _refuse_secrets((*path, key), held, name)
 
 
 def _value(text: str, path: places.Path, name: str) -> Any:

@@ -222,7 +222,13 @@ def test_a_topology_in_short_that_contradicts(write, complaint, text, said):
     assert complaint(load_topology, write(t=text)).endswith(said)
 
 
-@pytest.mark.parametrize("text", ["engine.env.HF_TOKEN=hf_x", "prefill.env.DB_PWD=x", "router.args.api-key=x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("engine.env.HF_TOKEN=hf_x", "prefill.env.DB_PWD=x", "router.args.api-key=x"),
+        *("engine.env={HF_TOKEN: hf_x}", "router={args: {api-key: x}}", "decode=[{tp: 1, args: {admin-api-key: x}}]"),
+    ],
+)
 def test_a_secret_is_not_taken_from_a_command_line(text):
     with pytest.raises(UsageError, match="a secret does not belong on a command line"):
         change(Document(file="t.yaml", data={}, known={}), [text])
