@@ -11,6 +11,8 @@ from disagg_cli.cli.options import Executor, Json, Set, Unset, Variant
 from disagg_cli.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from disagg_cli.runtime.prepare import Prepared
@@ -42,6 +44,7 @@ def launch(
     unsets: Unset = [],  # noqa: B006
     as_json: Json = False,
     run_dir: Annotated[Path | None, typer.Option(hidden=True, help="The directory of a detached run.")] = None,
+    changes_on_stdin: Annotated[bool, typer.Option(hidden=True, help="Read what is set and unset as JSON.")] = False,
 ) -> None:
     """Plan, check, start, prove that KV moved, eval, and hold until Ctrl-C."""
     from disagg_cli.cli.submit import in_job, submitted
@@ -51,6 +54,8 @@ def launch(
     from disagg_cli.runtime.prepare import prepare, refuse_errors
     from disagg_cli.topology.loading import with_executor
 
+    if changes_on_stdin:
+        sets, unsets = _told_changes()
     sets = with_executor(executor, config, variant=variant, sets=sets, unsets=unsets)
     prepared = _with_evals(
         prepare(config, variant=variant, sets=sets, unsets=unsets), evaluate, against_aggregated=against_aggregated
@@ -74,11 +79,19 @@ def launch(
         flags += ["--exit-after-eval"] * exit_after_eval
         submitted(prepared, flags, out, detach=detach, as_json=as_json)
     elif detach:
-        words = [word for one in sets for word in ("--set", one)] + [w for one in unsets for w in ("--unset", one)]
-        words += ["--variant", variant] if variant else []
-        _detach(prepared, flags + words, out, as_json=as_json)
+        flags += ["--variant", variant] if variant else []
+        _detach(prepared, flags, {"sets": sets, "unsets": unsets}, out, as_json=as_json)
     else:
         _launch(prepared, out, cold=cold, exit_after_eval=exit_after_eval, as_json=as_json, run_dir=run_dir)
+
+
+def _told_changes() -> tuple[list[str], list[str]]:
+    """What runtime.control.start_detached tells a detached launch."""
+    import json
+    import sys
+
+    told = json.load(sys.stdin)
+    return told["sets"], told["unsets"]
 
 
 def _show_last_rehearsal(prepared: Prepared, out: Console) -> None:
@@ -136,23 +149,26 @@ def _launch(
         write_json(summary(directory))
 
 
-def _detach(prepared: Prepared, flags: list[str], out: Console, *, as_json: bool) -> None:
+def _detach(
+    prepared: Prepared, flags: list[str], changes: Mapping[str, list[str]], out: Console, *, as_json: bool
+) -> None:
     """Start the same launch in a session of its own and show what it does until it serves."""
     import asyncio
 
     from disagg_cli.console.launch_view import where_everything_is
     from disagg_cli.console.sink import show
     from disagg_cli.runtime import rundir
-    from disagg_cli.runtime.control import follow_until_serving, start_detached, stop, summary
+    from disagg_cli.runtime.control import end_detached, follow_until_serving, start_detached, summary
     from disagg_cli.runtime.launch import check_machine
 
     asyncio.run(check_machine(prepared))
     directory: RunDir = rundir.create(prepared.deployment.name)
-    child = start_detached(prepared.config, directory, flags)
+    child = start_detached(prepared.config, directory, flags, changes)
     try:
         for line in follow_until_serving(directory, child):
             out.print(line, markup=False)
     except Interrupted:
-        stop(directory)
+        out.print(f"ending {directory.path.name}", markup=False)
+        end_detached(directory, child)
         raise
     show(where_everything_is(directory), summary(directory), as_json=as_json)

@@ -25,8 +25,9 @@ def render(
 
     changes = with_executor(executor, config, variant=variant, sets=sets, unsets=unsets)
     prepared = prepare(config, variant=variant, sets=changes, unsets=unsets)
-    options = [word for one in changes for word in ("--set", one)] + [w for one in unsets for w in ("--unset", one)]
-    text = rendered(prepared, [*options, *(["--variant", variant] if variant else [])])
+    options = [word for one in sets for word in ("--set", one)] + [w for one in unsets for w in ("--unset", one)]
+    options += ["--variant", variant] if variant else []
+    text = rendered(prepared, [*options, *(["--executor", executor] if executor else [])])
     if as_json:
         write_json({"schema": "disagg.render/1", "executor": prepared.deployment.executor, "text": text})
     else:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.errors import DisaggError, LaunchFailed, UsageError
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import Executor, Handle, Site
 from disagg_cli.executors.registry import make
@@ -242,13 +242,40 @@ def _new_text(log: Path, start: int, *, unfinished: bool = False, most: int = -1
     return data.replace(b"\0", b"").decode(errors="replace"), start + len(data)
 
 
-def start_detached(config: Path, run: RunDir, flags: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start `disagg launch` in a session of its own, writing to the run's launch.log."""
+def start_detached(
+    config: Path, run: RunDir, flags: Sequence[str], changes: Mapping[str, Sequence[str]]
+) -> subprocess.Popen[bytes]:
+    """Start `disagg launch` in a session of its own, writing to the run's launch.log.
+
+    What the user has set and unset goes through a pipe: this command line stays readable for as long as the run.
+    """
     command = [sys.executable, "-m", "disagg_cli", "launch", str(config), "--run-dir", str(run.path), *flags]
     with (run.path / "launch.log").open("ab") as log:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        child = subprocess.Popen(
+            [*command, "--changes-on-stdin"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+    assert child.stdin
+    with contextlib.suppress(BrokenPipeError), child.stdin:  # one that has died already is told of by its exit code
+        child.stdin.write(json.dumps({name: list(words) for name, words in changes.items()}).encode())
+    return child
+
+
+def end_detached(run: RunDir, child: subprocess.Popen[bytes]) -> None:
+    """End a detached launch, whether it has begun to keep a record or not, and whatever it has started."""
+    for _ in range(2):  # asked twice it hurries
+        child.send_signal(signal.SIGTERM)
+        with contextlib.suppress(Interrupted, subprocess.TimeoutExpired):
+            child.wait(STOP_S)
+            break
+    if child.poll() is None:
+        sessions.kill_session(child.pid)
+        child.wait(KILL_S)
+    if run.read("state.json"):
+        stop(run)
 
 
 def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterator[str]:

@@ -1,11 +1,18 @@
 """`disagg launch` up to the first process: what is refused, and that nothing has been started or written then."""
 
+import io
 import json
+import signal
 import socket
+import subprocess
 
+import psutil
 import pytest
-from command_line import disagg
+from command_line import DISAGG, disagg
 from deployments import FREE_PORTS, ROOT, SMALLEST, write_topology
+from waiting import wait_until
+
+from disagg_cli.executors import sessions
 
 DEMO = ROOT / "configs/1p2d-cpu.yaml"
 # Twelve KV heads: six ranks hold two each, four hold three; no rank of one side is whole ranks of the other.
@@ -116,3 +123,44 @@ def test_a_dry_run_for_a_program(home):
     assert document["plan"]["ok"] is True
     assert [process["name"] for process in document["processes"]] == ["prefill-0", "decode-0", "decode-1", "router"]
     assert "The plan holds." in done.stderr
+
+
+def test_a_detached_launch_is_told_of_changes_through_a_pipe(home, config, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"sets": ["decode.tp=2"], "unsets": []})))
+    done = disagg("launch", config(), "--changes-on-stdin", "--dry-run", "--json")
+    decode = [one for one in json.loads(done.stdout)["workers"] if one["role"] == "decode"]
+    assert {one["tp"] for one in decode} == {2}
+
+
+@pytest.fixture
+def detaching(home, config):
+    """A `disagg launch --detach`, as soon as it has started the detached one, and how to find that."""
+    words = [DISAGG, "launch", config(ports=FREE_PORTS), "--detach", "--set", "probe.parity=false"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as launch:
+        wait_until(lambda: list(home.glob("runs/*/launch.log")), 60)
+        (run,) = home.glob("runs/*")
+
+        def detached():
+            lines = [(one.pid, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
+            return {pid: line for pid, line in lines if str(run) in line}
+
+        wait_until(detached)
+        yield launch, detached
+        launch.kill()
+        for pid in detached():
+            sessions.kill_session(pid)
+
+
+def test_what_was_set_stands_on_no_command_line_that_stays(detaching):
+    _, detached = detaching
+    (line,) = detached().values()
+    assert not [word for word in line if "probe.parity" in word]
+
+
+def test_ctrl_c_before_a_detached_run_has_a_record(detaching):
+    """It ends, too, and the exit code says so."""
+    launch, detached = detaching
+    launch.send_signal(signal.SIGINT)
+    _, said = launch.communicate(timeout=60)
+    assert (launch.returncode, detached()) == (130, {}), said
+    assert "interrupted by SIGINT" in said
