@@ -1,14 +1,16 @@
 """What must never stand in a log, a run record or on screen: values of variables and flags whose name says so."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 NAME = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|PRIVATE_?KEY|ACCESS_?KEY|_(PWD|PAT|AUTH)$",
     re.IGNORECASE,
 )
-FLAG = re.compile(r"(^|-)(api-keys?|password|secret|private-key|token)$")
-"""Flags of SGLang and its router that take a secret; --max-total-tokens and --tokenizer-path do not."""
+FLAG = re.compile(
+    r"(^|-)(api-keys?|password|secret|private-key|(?<!per-)(?<!first-)token|watermark-config|(db|redis)-url)$"
+)
+"""Flags of SGLang and its router that take a secret, or a URL with one; --max-total-tokens does not."""
 MASK = "***"
 
 
@@ -25,15 +27,6 @@ def masked(env: Mapping[str, str]) -> dict[str, str]:
 def is_secret_flag(flag: str) -> bool:
     """Whether a flag of this name, with or without its dashes, takes a secret."""
     return bool(FLAG.search(flag.lstrip("-").replace("_", "-")))
-
-
-def masked_argv(argv: Sequence[str]) -> list[str]:
-    """A command line in which the values of secret flags are masked."""
-    before = ("", *argv)
-    return [
-        MASK if flag.startswith("--") and is_secret_flag(flag) else word
-        for flag, word in zip(before, argv, strict=False)
-    ]
 
 
 def masked_flags(args: Mapping[str, object]) -> dict[str, object]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from disagg_cli.secrets import is_secret, is_secret_flag, masked, masked_argv, without
+from disagg_cli.secrets import is_secret, is_secret_flag, masked, without
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "api_key"])
@@ -19,11 +19,13 @@ def test_names_that_do_not(name):
 
 @pytest.mark.parametrize(
     ("flag", "secret"),
-    [("api-key", True), ("--admin-api-key", True), ("tokenizer-path", False), ("max-total-tokens", False)],
+    [
+        *(("api-key", True), ("--admin-api-key", True), ("control-plane-api-keys", True), ("redis-url", True)),
+        *(("tokenizer-path", False), ("max-total-tokens", False), ("bucket-time-to-first-token", False)),
+    ],
 )
 def test_flags_that_take_secrets(flag, secret):
     assert is_secret_flag(flag) is secret
-    assert masked_argv(["--port", "1", f"--{flag.lstrip('-')}", "x"])[-1] == ("***" if secret else "x")
 
 
 def test_masked():
@@ -34,21 +36,24 @@ def test_a_text_that_quotes_one():
     assert without("env: {HF_TOKEN: hf_abc}", {"HF_TOKEN": "hf_abc"}) == "env: {HF_TOKEN: ***}"
 
 
-def test_a_planted_secret_appears_in_no_record(home, tmp_path):
+def test_a_planted_secret_appears_in_no_record_and_on_no_command_line(home, tmp_path, monkeypatch):
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.launch import record
-    from disagg_cli.runtime.prepare import prepare
+    from disagg_cli.runtime.prepare import prepare, with_aggregated, with_gsm8k
 
     planted = "hf_planted0123456789"
+    monkeypatch.setenv("PLANTED", planted)
     config = tmp_path / "x.yaml"
     config.write_text(
-        f"name: x\nplatform: cpu\nmodel: synthetic\nprefill: {{tp: 1}}\ndecode: {{tp: 1}}\n"
-        f"engine: {{env: {{HF_TOKEN: {planted}}}, args: {{api-key: {planted}}}}}\n"
-        f"router: {{args: {{api-key: {planted}}}}}\n"
+        "name: x\nplatform: cpu\nmodel: synthetic\nprefill: {tp: 1}\ndecode: {tp: 1}\n"
+        'engine: {env: {HF_TOKEN: "${PLANTED}"}, args: {api-key: "${PLANTED}", admin-api-key: "${PLANTED}"}}\n'
+        'router: {args: {api-key: "${PLANTED}", control-plane-api-keys: ["a:b:admin:${PLANTED}", c]}}\n'
     )
-    prepared = prepare(config)
+    prepared = with_aggregated(with_gsm8k(prepare(config)))
     recorder = record(prepared, rundir.create("x"))
     written = [path.read_text() for path in recorder.directory.path.rglob("*") if path.is_file()]
     assert not any(planted in text for text in written)
     assert planted not in json.dumps(prepared.document())
-    assert any(command.env.get("HF_TOKEN") == planted for command in prepared.workers)
+    assert all(planted in str(command.env) for command in prepared.commands)
+    assert not any(planted in word for command in prepared.commands for word in command.argv)
+    assert "--api-key '***' --admin-api-key '***'" in prepared.workers[0].shell()

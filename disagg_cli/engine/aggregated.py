@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from disagg_cli.engine.commands import Command, Machines, flags, platform_args, worker_env
+from disagg_cli.engine.commands import SERVER, Command, Machines, platform_args, worker_env
+from disagg_cli.engine.start import start
 from disagg_cli.errors import UsageError
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.values import FlagValue
@@ -36,8 +37,8 @@ def aggregated_command(
         **own,
     }
     machine = machines(like.host)
-    argv = (machine.python, "-m", "sglang.launch_server", *flags(args))
-    return Command(name=NAME, host=like.host, argv=argv, env=worker_env(deployment, like, 0, machine))
+    argv, env = start(machine.python, SERVER, args, worker_env(deployment, like, 0, machine))
+    return Command(name=NAME, host=like.host, argv=argv, env=env)
 
 
 def port(deployment: Deployment) -> int:

@@ -3,10 +3,14 @@
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from disagg_cli.secrets import is_secret, masked_argv
+from disagg_cli.engine.start import shown, start
+from disagg_cli.secrets import is_secret, masked
 from disagg_cli.topology.deployment import Deployment, Host, Role, Share, Worker, bracketed
 from disagg_cli.topology.values import FlagValue
+
+SERVER = "sglang.launch_server"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,13 +24,16 @@ class Command:
 
     def shell(self) -> str:
         """What a person would type to start the same by hand."""
+        argv, env = shown(self.argv, self.env)
         settings = [
-            f'{name}="${name}"' if is_secret(name) else f"{name}={shlex.quote(value)}"
-            for name, value in self.env.items()
+            f'{name}="${name}"' if is_secret(name) else f"{name}={shlex.quote(value)}" for name, value in env.items()
         ]
-        return " ".join(
-            ["env", *settings, shlex.join(masked_argv(self.argv))] if settings else [shlex.join(masked_argv(self.argv))]
-        )
+        return " ".join([*(["env", *settings] if settings else []), shlex.join(argv)])
+
+    def document(self) -> dict[str, Any]:
+        """The same as JSON."""
+        argv, env = shown(self.argv, self.env)
+        return {"name": self.name, "host": self.host.name, "env": masked(env), "argv": list(argv)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,20 +55,14 @@ def worker_commands(
     deployment: Deployment, worker: Worker, *, model_path: str, machines: Machines
 ) -> tuple[Command, ...]:
     """Return one command for each host of the worker, the leader first."""
-    return tuple(
-        Command(
-            name=worker.name if rank == 0 else f"{worker.name}.{rank}",
-            host=share.host,
-            argv=(
-                machines(share.host).python,
-                "-m",
-                "sglang.launch_server",
-                *flags(_worker_args(deployment, worker, model_path, rank)),
-            ),
-            env=worker_env(deployment, worker, rank, machines(share.host)),
-        )
-        for rank, share in enumerate(worker.shares)
-    )
+    commands = []
+    for rank, share in enumerate(worker.shares):
+        machine = machines(share.host)
+        args = _worker_args(deployment, worker, model_path, rank)
+        argv, env = start(machine.python, SERVER, args, worker_env(deployment, worker, rank, machine))
+        name = worker.name if rank == 0 else f"{worker.name}.{rank}"
+        commands.append(Command(name=name, host=share.host, argv=argv, env=env))
+    return tuple(commands)
 
 
 def router_command(deployment: Deployment, *, machines: Machines) -> Command:
@@ -80,9 +81,9 @@ def router_command(deployment: Deployment, *, machines: Machines) -> Command:
         "prometheus-port": router.metrics_port,
         **router.args,
     }
-    python = machines(router.host).python
-    argv = (python, "-m", "sglang_router.launch_router", "--pd-disaggregation", *pairs, *flags(settings))
-    return Command(name="router", host=router.host, argv=argv, env={})
+    python, first = machines(router.host).python, ("--pd-disaggregation", *pairs)
+    argv, env = start(python, "sglang_router.launch_router", settings, {}, first=first)
+    return Command(name="router", host=router.host, argv=argv, env=env)
 
 
 def _worker_args(deployment: Deployment, worker: Worker, model_path: str, rank: int) -> dict[str, FlagValue]:
@@ -149,14 +150,3 @@ def worker_env(deployment: Deployment, worker: Worker, rank: int, machine: Machi
     elif deployment.select_gpus == "visible_devices":
         env |= {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in worker.shares[rank].gpus)}
     return env | dict(worker.env)
-
-
-def flags(args: Mapping[str, FlagValue]) -> tuple[str, ...]:
-    """Spell flags: true is the bare flag, false leaves it out, several values follow each other."""
-    words: list[str] = []
-    for flag, value in args.items():
-        if value is True:
-            words.append(f"--{flag}")
-        elif value is not False:
-            words += [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else (str(value),))]
-    return tuple(words)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.engine.commands import Command
+from disagg_cli.engine.start import SECRET_FLAGS
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors.kept_parent import MODULE, Place, connect, died_importing, misfit, not_ready, peer
@@ -68,6 +69,8 @@ class WarmExecutor(LocalExecutor):
     async def start(self, command: Command, log: Path) -> Handle:
         """Start a process: warm if the parent has imported its module in the same environment, else cold."""
         _, _, module, *argv = command.argv
+        if SECRET_FLAGS in command.env:  # a forked one is called by all its flags, and the parent is told of them
+            self._tell(f"{command.name} starts cold: some of its flags hold secrets")
         if module not in MODULES:
             return await super().start(command, log)
         wanted = {"name": command.name, "module": module, "argv": argv, "env": environment(command), "log": str(log)}

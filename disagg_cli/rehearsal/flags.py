@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.connector.host_memory import mode
-from disagg_cli.engine.commands import flags
+from disagg_cli.engine.start import flags
 from disagg_cli.facts import read_facts
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.secrets import is_secret

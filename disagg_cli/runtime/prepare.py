@@ -20,7 +20,7 @@ from disagg_cli.kv.layout import KVLayout
 from disagg_cli.kv.models import layout_for, layout_from_config
 from disagg_cli.kv.parallelism import Parallelism
 from disagg_cli.runtime import rundir
-from disagg_cli.secrets import masked, masked_argv, masked_flags
+from disagg_cli.secrets import masked, masked_flags
 from disagg_cli.topology.deployment import Deployment, Host, Model, Role, Worker, on_hosts
 from disagg_cli.topology.loading import load_topology
 from disagg_cli.topology.machine import Facts, HostFacts, gather
@@ -108,10 +108,7 @@ class Prepared:
             "executor_settings": dict(self.deployment.executor_settings),
             "router": self.deployment.router.url,
             "probe": {"timeout_s": self.deployment.probe.timeout_s},
-            "processes": [
-                {"name": c.name, "host": c.host.name, "env": masked(c.env), "argv": masked_argv(c.argv)}
-                for c in self.commands
-            ],
+            "processes": [command.document() for command in self.commands],
             "workers": [
                 asdict(worker) | {"url": worker.url, "env": masked(worker.env), "args": masked_flags(worker.args)}
                 for worker in self.deployment.workers
