@@ -10,9 +10,11 @@ from disagg_cli.kv.models import config_for, layout_from_config
 from disagg_cli.rehearsal.flags import notes_on_defaults, translate_flags, translate_variables
 from disagg_cli.rehearsal.notes import Note
 from disagg_cli.rehearsal.shrink import Shrunk, shrink
+from disagg_cli.secrets import is_secret_flag
 from disagg_cli.topology.deployment import Role
 from disagg_cli.topology.spec import ModelSpec, RoleSpec, TopologySpec
 from disagg_cli.topology.synthetic import SyntheticModel
+from disagg_cli.topology.values import FlagValue
 
 QUESTIONS = 20
 EVAL = {"dataset": "mini", "questions": QUESTIONS, "shots": 2, "concurrency": 8, "max_tokens": 16}
@@ -88,7 +90,7 @@ def derive(
         "decode": decode,
         "engine": {"args": engine_args, "env": engine_env},
         "connector": {"backend": "nixl", "overlay": spec.connector.overlay},
-        "router": {"policy": spec.router.policy, "port": spec.router.port, "args": dict(spec.router.args)},
+        "router": {"policy": spec.router.policy, "port": spec.router.port, "args": _router_args(spec)},
         "ports": spec.ports,
         "probe": {"parity": True, "timeout_s": min(spec.probe.timeout_s, PAIR_S)},
         "eval": {"gsm8k": EVAL},
@@ -164,10 +166,18 @@ def _pool_in_words(role: Role, pool: RoleSpec, kv_heads: int | None) -> str:
     return " ".join(words) + (f", each KV head on {copies} ranks" if copies > 1 else "")
 
 
+def _router_args(spec: TopologySpec) -> dict[str, FlagValue]:
+    """Flags of the router, without those that hold secrets: they have no place in the topology of a rehearsal."""
+    return {flag: value for flag, value in spec.router.args.items() if not is_secret_flag(flag)}
+
+
 def _around(spec: TopologySpec, installed: str | None) -> list[Note]:
     """The router, hosts, release and eval."""
     notes = [Note(kind="as written", what=f"router policy {spec.router.policy}")]
-    notes += [Note(kind="as written", what=f"router --{flag}") for flag in spec.router.args]
+    notes += [Note(kind="as written", what=f"router --{flag}") for flag in _router_args(spec)]
+    secret = [flag for flag in spec.router.args if is_secret_flag(flag)]
+    why = "a secret, and a rehearsal has no clients but its own"
+    notes += [Note(kind="not covered", what=f"router --{flag}", why=why) for flag in secret]
     notes.append(Note(kind="as written", what=f"ports from {spec.ports} on, router {spec.router.port}"))
     if spec.executor.ssh or spec.executor.slurm:
         notes.append(Note(kind="replaced", what="all hosts by this machine", why="a rehearsal needs no other"))

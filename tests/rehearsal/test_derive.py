@@ -101,6 +101,14 @@ def test_hosts_gpus_and_fixed_ports_give_way_to_this_machine():
     assert "ports of a pool" in told
 
 
+def test_a_routers_key_is_left_out():
+    """What a rehearsal is derived to is kept as a file."""
+    found = derived(router={"args": {"api-key": "planted", "cache-threshold": 0.5}})
+    assert found.document["router"]["args"] == {"cache-threshold": 0.5}
+    assert "router --api-key" in whats(found, "not covered")
+    assert "planted" not in str(found)
+
+
 def test_another_release_is_named():
     spec = TopologySpec.model_validate(ON_GPUS | {"engine": {"sglang": "0.5.17"}})
     assert "SGLang 0.5.17 by the 0.5.23 installed" in whats(derive(spec, installed="0.5.23"), "replaced")
