@@ -84,7 +84,7 @@ def wildcard_host(case: Case) -> Iterator[Finding]:
 def open_router(case: Case) -> Iterator[Finding]:
     """DSG405: the router listens on every address, and asks nobody who they are."""
     router = case.deployment.router
-    if router.host.address in WILDCARD:
+    if router.host.address in WILDCARD and not router.args.get("api-key"):
         at = bracketed(router.host.address)
         yield finding("DSG405", f"the router listens on {at}:{router.port}, for everybody", where="router.host")
 

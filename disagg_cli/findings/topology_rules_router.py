@@ -53,12 +53,14 @@ def ranks_chosen_twice(case: Case) -> Iterator[Finding]:
 
 
 def key_of_workers(case: Case) -> Iterator[Finding]:
-    """DSG905: workers that want an API key which the router is not given."""
-    router = case.deployment.router
+    """DSG905, DSG906: workers that want an API key which the router is not given, or another than it is given."""
+    routers = case.deployment.router.args.get("api-key")
     for pool in case.deployment.pools:
-        if arg(pool, "api-key") and not router.args.get("api-key"):
-            message = f"{pool.where} wants an API key, and the router is given none"
-            yield finding("DSG905", message, where=case.at(pool, "args", "api-key"))
+        key, where = arg(pool, "api-key"), case.at(pool, "args", "api-key")
+        if key and not routers:
+            yield finding("DSG905", f"{pool.where} wants an API key, and the router is given none", where=where)
+        elif key and key != routers:
+            yield finding("DSG906", f"{pool.where} wants another API key than the router", where=where)
 
 
 def more_questions_than_there_are(case: Case) -> Iterator[Finding]:

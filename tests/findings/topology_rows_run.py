@@ -362,6 +362,12 @@ ROWS = [
         both({"api-key": "k"}),
         both({"api-key": "k"}, router={"args": {"api-key": "k"}}),
     ),
+    (
+        "DSG906",
+        ERROR,
+        both({"api-key": "k"}, router={"args": {"api-key": "another"}}),
+        both({"api-key": "k"}, router={"args": {"api-key": "k"}}),
+    ),
     ("DSG914", ERROR, evaluated(questions=1320), evaluated(questions=1319)),
     (
         "DSG914",
