@@ -1,6 +1,7 @@
 """A Python whose SGLang and router are a few lines: what starts, watches and ends servers can be tested in seconds.
 
-`cheap_python(folder)` makes the command; anything but a server runs in the real Python. A server prints its line when
+`cheap_python(folder)` makes the command; anything but a server runs in the real Python. One that is given an API key
+asks for it. A server prints its line when
 it listens, answers like one that has moved KV, and prints again whatever it is asked under `/say`; `/flood/N` prints
 N MiB, as fast as the disk takes them. In its environment: CHEAP_START_S, seconds before it listens; CHEAP_HEALTHY, a
 file to which it appends when it did; CHEAP_STUBBORN, to be deaf to SIGTERM; CHEAP_LAST, what it says as it dies, of
@@ -18,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 TOKENS = 4
+KEY = json.loads(os.environ.get("DISAGG_SECRET_FLAGS", "{}")).get("--api-key", [""])[0]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -32,7 +34,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
-        if self.path == "/generate":
+        if KEY and self.headers["authorization"] != f"Bearer {KEY}":
+            self.send_error(401)
+        elif self.path == "/generate":
             event = {"text": "x", "meta_info": {"completion_tokens": TOKENS, "finish_reason": {"type": "length"}}}
             self._answer("text/event-stream", b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n")
         else:
@@ -80,9 +84,9 @@ def cheap_python(folder: Path) -> Path:
     """A command that is Python, but for its servers."""
     file = folder / "python-with-cheap-servers"
     real, here = sys.executable, Path(__file__)
-    file.write_text(
-        f'#!/bin/sh\ncase "$1 $2" in "-m sglang"*) exec "{real}" -S "{here}" "$@";; *) exec "{real}" "$@";; esac\n'
-    )
+    cheap = f'exec "{real}" -S "{here}" "$@"'
+    cases = (f'case "$1 $2" in "-m sglang"*) {cheap};; esac', f'case "$1 $3" in "-c sglang"*) {cheap};; esac')
+    file.write_text("\n".join(["#!/bin/sh", *cases, f'exec "{real}" "$@"\n']))
     file.chmod(0o755)
     return file
 

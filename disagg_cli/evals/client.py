@@ -8,7 +8,6 @@ room and would hide the fault. Every attempt ends in an `Exchange`, whatever hap
 import asyncio
 import gc
 import math
-import os
 import resource
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 import aiohttp
 from yarl import URL
 
+from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import UsageError
 from disagg_cli.evals.events import REPLIES, Failure, Reply, failure
 from disagg_cli.evals.protocols import PATHS, Endpoint
@@ -265,14 +265,6 @@ class _Read:
         if pieces:
             self.watch.last = now
             self.arrivals.append((now, pieces))
-
-
-def api_key_header() -> dict[str, str]:
-    """For servers that ask for a key: it comes from $DISAGG_API_KEY, and stands in no file and no command line."""
-    key = os.environ.get("DISAGG_API_KEY", "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise UsageError("DISAGG_API_KEY holds what no HTTP header can carry", fix="set it to the key alone")
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _exchange(request: Request, read: _Read, trouble: Failure | None, started_at: float, end: float) -> Exchange:

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import EvalUndecided, UsageError
-from disagg_cli.evals.client import api_key_header
 from disagg_cli.probe.queues import QUEUES
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from disagg_cli.api_key import api_key_header
 from disagg_cli.probe.exchange import both_legs, groups, stream
 from disagg_cli.probe.queues import waiting
 from disagg_cli.topology.deployment import Worker
@@ -67,7 +68,8 @@ async def prove_pairs(
         done(result)
         return result
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+    limit = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(timeout=limit, headers=api_key_header()) as session:
         return tuple(await asyncio.gather(*(prove(prefill, decode) for prefill, decode in pairs)))
 
 

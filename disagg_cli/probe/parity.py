@@ -21,6 +21,7 @@ from typing import Any
 
 import aiohttp
 
+from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import ProbeFailed
 from disagg_cli.probe.exchange import NO_TRANSFER, answers, groups
 from disagg_cli.topology.deployment import Worker
@@ -179,7 +180,8 @@ async def prove_parity(
         except (KeyError, IndexError, TypeError) as error:
             return Measured(error=f"an answer lacks what a comparison needs: {type(error).__name__} {error}")
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+    limit = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(timeout=limit, headers=api_key_header()) as session:
         measured = await asyncio.gather(*(measure(prefill, decode) for prefill, decode in pairs))
     floors: dict[str, float] = {}
     for (prefill, _), each in zip(pairs, measured, strict=True):

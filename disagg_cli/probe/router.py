@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 
+from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import ProbeFailed
 
 PAUSE_S = 0.3
@@ -20,7 +21,7 @@ async def prove_router(url: str, model: str, *, timeout_s: float) -> dict[str, A
     refusal = "it did not listen"
     request = {"model": model, "prompt": "One, two, three,", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
     try:
-        async with asyncio.timeout(timeout_s), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(timeout_s), aiohttp.ClientSession(headers=api_key_header()) as session:
             while True:
                 try:
                     async with session.post(f"{url}/v1/completions", json=request) as response:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from disagg_cli import secrets
+from disagg_cli.api_key import sending
 from disagg_cli.connector import overlay
 from disagg_cli.engine.installed import versions
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
@@ -89,7 +90,7 @@ def _without_secrets(prepared: Prepared) -> str:
     if written := prepared.deployment.written:
         return f"# From {prepared.config}, as it was launched.\n{written_out(written)}"
     text = prepared.config.read_text()
-    for command in prepared.workers:
+    for command in prepared.commands:
         text = secrets.without(text, command.env)
     return text
 
@@ -131,7 +132,7 @@ class Launch:
 
     async def run(self) -> None:
         """Do all of it, and leave no process behind however it ends."""
-        with self._signals():
+        with self._signals(), sending(self.deployment.api_key):
             try:
                 await self._start_to_stop()
             except DisaggError as error:

@@ -179,6 +179,12 @@ class Deployment:
     misfits: tuple[Misfit, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def api_key(self) -> str | None:
+        """What clients have to show: the key that the router asks for and hands on, or else that of the workers."""
+        keys = [args.get("api-key") for args in (self.router.args, *(worker.args for worker in self.workers))]
+        return next((str(key) for key in keys if key), None)
+
     def role(self, role: Role) -> tuple[Worker, ...]:
         """The workers of one role, in order."""
         return tuple(worker for worker in self.workers if worker.role == role)
