@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from disagg_cli.api_key import api_key_header
 from disagg_cli.executors import sessions
 
 DISAGG = [sys.executable, "-m", "disagg_cli"]
@@ -19,10 +20,11 @@ _ports = itertools.count(22000, 200)  # below the ephemeral range, and apart fro
 
 
 def write_topology(folder: Path, **changes: Any) -> Path:
-    """The demo topology on ports of its own, with some of its keys changed."""
+    """The demo topology on ports of its own, with some of its keys changed; of the router's, only those given."""
     port = next(_ports)
     topology = yaml.safe_load((ROOT / "configs/1p2d-cpu.yaml").read_text())
-    topology |= {"ports": port, "router": {"port": port + 190}, "eval": {}} | changes
+    router = {"port": port + 190} | changes.pop("router", {})
+    topology |= {"ports": port, "router": router, "eval": {}} | changes
     file = folder / f"{topology['name']}-{port}.yaml"
     file.write_text(yaml.safe_dump(topology))
     return file
@@ -88,7 +90,8 @@ def assert_nothing_left(state: dict[str, Any]) -> None:
 
 
 def post(url: str, body: dict[str, Any], timeout: float = 60) -> dict[str, Any]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    head = {"content-type": "application/json"} | api_key_header()
+    request = urllib.request.Request(url, json.dumps(body).encode(), head)
     with urllib.request.urlopen(request, timeout=timeout) as response:
         return json.loads(response.read())
 
