@@ -58,7 +58,7 @@ class CheapLaunch:
 
     def disagg(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Another `disagg` of the same home, in another terminal."""
-        return subprocess.run([*COMMAND, str(self.folder), *args], capture_output=True, text=True, timeout=60)
+        return subprocess.run([*COMMAND, str(self.folder), *args], capture_output=True, text=True, timeout=120)
 
     @property
     def said(self) -> str:
@@ -102,7 +102,7 @@ class CheapLaunch:
         with urllib.request.urlopen(self.process_of(name)["url"] + path, timeout=60) as response:
             response.read()
 
-    def ended(self, within: float = 20) -> int:
+    def ended(self, within: float = 60) -> int:
         """Wait for its end, see that nothing of it is left, and return its exit code."""
         code = self.process.wait(within)
         assert self.left() == {}
@@ -117,7 +117,7 @@ class CheapLaunch:
         """End all of it."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(30)
         with contextlib.suppress(ValueError, OSError):
             for process in self.state["processes"]:
                 if process["pid"]:

@@ -38,4 +38,4 @@ def test_replicated_heads_on_the_prefill_side(
     with aggregated(warm_parent, tmp_path, SyntheticModel(kv_heads=2), tp=1, port=21860) as truth:
         one.wait_for("serving")
         assert answers(one.state["url"]) == answers(truth)
-    assert one.finish(10, signal.SIGINT)[0] == 0
+    assert one.finish(60, signal.SIGINT)[0] == 0

@@ -47,7 +47,7 @@ def test_one_import_serves_launch_after_launch(home: dict[str, str], tmp_path: P
         refused = warm(home, "down", exit_code=2)
         assert "still serves prefill-0" in refused["what"]
         if one is interrupt_all[0]:
-            assert one.finish(15, signal.SIGTERM)[0] == 0
+            assert one.finish(60, signal.SIGTERM)[0] == 0
             after = warm(home, "status")
             assert (after["pid"], after["servers"], after["changed"]) == (parent["pid"], [], [])
             assert _open_files(parent["pid"]) == open_files
@@ -55,7 +55,7 @@ def test_one_import_serves_launch_after_launch(home: dict[str, str], tmp_path: P
             assert psutil.Process(parent["pid"]).num_threads() == 1
 
     assert warm(home, "down", "--force")["ended"] == parent["pid"]
-    code, output = one.finish(15)
+    code, output = one.finish(60)
     assert code == 4
     lost = f"the warm parent (pid {parent['pid']}) has died; lost with it, through no fault of theirs: prefill-0, "
     assert lost in " ".join(output.split())

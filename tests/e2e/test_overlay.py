@@ -54,4 +54,4 @@ def test_with_the_overlay_it_serves_the_right_tokens(
         expected = answers(truth)
     assert answers(one.state["url"]) == expected
     assert answers(one.state["url"]) == expected  # round robin: the other decode pool, where there is one
-    assert one.finish(15, signal.SIGINT)[0] == 0
+    assert one.finish(60, signal.SIGINT)[0] == 0

@@ -16,6 +16,7 @@ from cheap_launch import CheapLaunch, free_ports
 from waiting import wait_until
 
 from disagg_cli.runtime import disk
+from disagg_cli.settings import ON_CPU
 
 NOTICED_S = 5.0
 
@@ -62,8 +63,13 @@ def test_a_process_is_killed(serving, name):
     (crash,) = run.state["crashes"]
     assert (crash["process"], crash["signal"], crash["exit_code"]) == (name, "SIGKILL", -9)
     assert f"error: {name} died: killed by SIGKILL" in run.said
+    assert noticed_after(run, at) < NOTICED_S
+
+
+def noticed_after(run, at):
+    """Seconds until the one death of a run was on record."""
     (died,) = [event for event in run.events("process") if event["phase"] == "failed"]
-    assert died["at"] - at < NOTICED_S
+    return died["at"] - at
 
 
 def test_a_crash_is_told_with_its_cause(launch):
@@ -84,7 +90,7 @@ def test_disagg_itself_is_killed(serving):
     """The workers go on serving; the next `disagg stop` ends all of them."""
     run = serving()
     run.process.kill()
-    run.process.wait(5)
+    run.process.wait(30)
     assert set(run.left()) == {"prefill-0", "decode-0", "decode-1", "router"}
     assert "lost, its supervisor is gone" in run.disagg("status").stdout
     stopped = run.disagg("stop", "--json")
@@ -103,7 +109,7 @@ def test_runs_side_by_side_and_one_that_is_lost(serving):
     lost, other = serving(name="lost"), serving(name="other")
     assert [run["phase"] for run in json.loads(other.disagg("ps", "--json").stdout)["runs"]] == ["serving"] * 2
     lost.process.kill()
-    lost.process.wait(5)
+    lost.process.wait(30)
     listed = json.loads(other.disagg("ps", "--json").stdout)["runs"]
     assert {run["name"]: (run["phase"], run["stale"]) for run in listed} == {
         "lost": ("lost", True),
@@ -146,24 +152,21 @@ def test_the_clock_jumps(launch, tmp_path, seconds):
     took = [event["after_s"] for event in run.events("process")]
     assert all(0 <= seconds < 60 for seconds in took)
     assert [event["t"] for event in run.events("process")] == sorted(event["t"] for event in run.events("process"))
-    begun = time.monotonic()
-    kill(run, "decode-0")
+    at = kill(run, "decode-0")
     assert run.ended() == 4
-    assert time.monotonic() - begun < NOTICED_S + 5
+    assert noticed_after(run, at) < NOTICED_S
     assert run.state["crashes"][0]["process"] == "decode-0"
 
 
 def test_ctrl_c_twice_skips_the_time_of_grace(serving):
     stubborn = {"tp": 1, "env": {"CHEAP_STUBBORN": "1"}}
     run = serving(prefill=stubborn, decode=stubborn)
-    begun = time.monotonic()
     run.process.send_signal(signal.SIGINT)
     run.wait_for("stopping")
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 0
     asked, gone = (event["at"] for event in run.events("run") if event["phase"] in ("stopping", "ended"))
-    assert gone - asked < 4.0, "the time of grace is 5 s"
-    assert time.monotonic() - begun < 10
+    assert gone - asked < ON_CPU.grace
 
 
 def test_what_is_deaf_to_sigterm_is_killed_after_the_time_of_grace(serving):
@@ -171,7 +174,7 @@ def test_what_is_deaf_to_sigterm_is_killed_after_the_time_of_grace(serving):
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 0
     asked, gone = (event["at"] for event in run.events("run") if event["phase"] in ("stopping", "ended"))
-    assert gone - asked > 5.0
+    assert gone - asked > ON_CPU.grace
 
 
 def test_two_launches_race_for_the_same_ports(launch, home):
@@ -179,13 +182,13 @@ def test_two_launches_race_for_the_same_ports(launch, home):
     first, second = launch(ports=ports), launch(ports=ports)
     wait_until(lambda: " s  serving" in first.said + second.said, 60)
     winner, loser = (first, second) if " s  serving" in first.said else (second, first)
-    assert loser.process.wait(20) == 3
+    assert loser.process.wait(60) == 3
     assert "port" in loser.said
     assert winner.process.poll() is None
     (run,) = (home / "runs").iterdir()
     assert {p["phase"] for p in json.loads((run / "state.json").read_text())["processes"]} == {"proven"}
     winner.process.send_signal(signal.SIGTERM)
-    assert winner.process.wait(20) == 0
+    assert winner.process.wait(60) == 0
 
 
 @pytest.fixture
@@ -225,7 +228,7 @@ def test_a_worker_dies_while_the_disk_is_full(small_disk, serving):
     run.ask("decode-0", "/flood/8")
     run.wait_for("disk full")
     os.kill(pids[0], signal.SIGKILL)
-    assert run.process.wait(20) == 4
+    assert run.process.wait(60) == 4
     assert "error: prefill-0 died: killed by SIGKILL" in run.said
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
