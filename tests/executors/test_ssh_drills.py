@@ -47,7 +47,7 @@ def topology(ssh_lab, tmp_path):
             "prefill": {"tp": 2},
             "decode": {"workers": 2},
             "ports": port,
-            "router": {"port": port + 90},
+            "router": {"port": port + 90} | changes.pop("router", {}),
             "probe": {"parity": False, "timeout_s": 30},
             "executor": {"ssh": {**ssh, "hosts": list(hosts)}},
             "ignore": {"DSG403": "the hosts are loopback addresses of one machine"},
@@ -241,8 +241,9 @@ def test_two_launches_for_the_same_ports(launch, topology, ssh_lab):
 
 def test_a_secret_is_nowhere_to_be_seen(launch, topology, ssh_lab, environment):
     """It reaches the server, and nothing else: no command line, log, record, or file of a host."""
-    env = {"HF_TOKEN": SECRET}
-    one = launch(topology(prefill={"tp": 2, "env": env}, decode={"workers": 2, "env": env}))
+    env, args = {"HF_TOKEN": SECRET}, {"args": {"api-key": SECRET}}
+    workers = {"prefill": {"tp": 2, "env": env}, "decode": {"workers": 2, "env": env}}
+    one = launch(topology(**workers, engine=args, router=args))
     servers = [process for process in ssh_lab.processes() if "cheap_python" in " ".join(process.cmdline())]
     assert sum(process.environ().get("HF_TOKEN") == SECRET for process in servers) == 3
     lines = [" ".join(process.cmdline()) for process in ssh_lab.processes()]

@@ -318,7 +318,8 @@ def test_ports_that_are_taken_on_a_node(cluster):
 
 def test_no_secret_stands_anywhere(cluster):
     """But in the environment of the workers."""
-    cluster.serve(engine={"env": {"MY_TOKEN": SECRET}})
+    args = {"args": {"api-key": SECRET}}
+    cluster.serve(engine={"env": {"MY_TOKEN": SECRET}} | args, router={"port": 21500} | args)
     show = "tr '\\0' '\\n' < /proc/$(pgrep -f '^[^ ]*python.*launch_server')/environ"
     assert f"MY_TOKEN={SECRET}" in cluster.lab.on(cluster.lab.nodes[1], "sh", "-c", show)
     on_command_lines = [args for _, args in cluster.lab.processes()] + [cluster.lab.run("ps", "-eo", "args")]
