@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from disagg_cli.api_key import VARIABLE, api_key_header
 from disagg_cli.errors import DisaggError, UsageError
 from disagg_cli.probe.diagnosis import Diagnosis
 from disagg_cli.probe.pairs import PairResult, prove_pairs
@@ -68,11 +69,19 @@ async def probe_run(
     """Drive every pair, and compare it, so many times. UsageError if the run does not serve."""
     if (phase := status(run).phase) != "serving":
         raise UsageError(f"{run.path.name} does not serve (it is {phase})", fix="launch it, or name another with --run")
+    _require_key(run)
     rounds = []
     for _ in range(times):
         rounds.append(await _round(run, parity=parity))
         done(rounds[-1])
     return Reprobe(run=run.path.name, rounds=tuple(rounds))
+
+
+def _require_key(run: RunDir) -> None:
+    """The key that workers ask for is in no record."""
+    workers = run.read("deployment.json")["workers"]
+    if any(worker["args"].get("api-key") for worker in workers) and not api_key_header():
+        raise UsageError(f"the workers of {run.path.name} ask for a key", fix=f"export {VARIABLE}")
 
 
 async def _round(run: RunDir, *, parity: bool) -> Round:
