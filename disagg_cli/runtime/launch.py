@@ -34,8 +34,9 @@ STOP_SIGNALS = {
 """Signals that ask for a stop, and what is to be said of it beside."""
 MOST_OF_A_START = 4 << 20
 """Bytes of a worker's log from its start to its health."""
-LAST_LOOK_S = 0.5
-"""After a failure, how long to see whether a process died: then that is what failed."""
+LAST_LOOK_S = 2.0
+"""After a failure, how long to see whether a process died: then that is what failed. Its connections break before its
+death is known: on busy cores, or over a network, a second before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,9 +220,9 @@ class Launch:
 
     async def _until_stopped(self, sequence: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
         """Run until the sequence ends or fails, a process dies, or a stop is asked for."""
-        watching, *others = tasks = [asyncio.create_task(one) for one in (watch, sequence, self._stop())]
+        watching, running, _ = tasks = [asyncio.create_task(one) for one in (watch, sequence, self._stop())]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if any(task.done() and not task.cancelled() and task.exception() for task in others):
+        if running.done() and not running.cancelled() and running.exception():
             await asyncio.wait({watching}, timeout=LAST_LOOK_S)
         for task in tasks:
             task.cancel()
