@@ -36,7 +36,7 @@ BOOT = (
 """What `python -c` runs, there too: it reads modules, name -> text, from the first line of its input."""
 
 MARK = "disagg-helper 1"
-"""The first line of the helper. What stands before it was written by the login shell's start-up files."""
+"""The first line of the helper, on a line of its own: what the login shell's start-up files print comes before it."""
 
 UNKNOWN_EXIT = 255
 CHUNK = 256 << 10
@@ -65,7 +65,7 @@ class Helper:
 
     def run(self) -> None:
         """Answer until the connection ends."""
-        self._write(MARK)
+        self._write("\n" + MARK)  # a banner may not end its line
         for line in sys.stdin.buffer:
             request = json.loads(line)
             if request["do"] == "sync":

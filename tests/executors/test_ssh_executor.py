@@ -50,9 +50,10 @@ async def test_one_connection_carries_everything(ssh_lab, tmp_path):
         await other.close()
 
 
-async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path):
+@pytest.mark.parametrize("banner", ["Welcome to h1\\n", "Welcome to h1, "], ids=["a line", "an unfinished line"])
+async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path, banner):
     noisy = tmp_path / "python"
-    noisy.write_text(f'#!/bin/sh\necho "Welcome to h1"\nexec "{sys.executable}" "$@"\n')
+    noisy.write_text(f'#!/bin/sh\nprintf "{banner}"\nexec "{sys.executable}" "$@"\n')
     noisy.chmod(0o755)
     executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(noisy)}))
     (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
