@@ -61,8 +61,8 @@ class SshExecutor:
         """Hosts keep their names; their addresses are those that ssh connects to, where the topology gives no other."""
         given = self._site.settings.get("addresses", {})
         unknown = [host for host in hosts if host.name not in given]
-        config = self._site.settings.get("config")
-        found = await asyncio.gather(*(address_of(host.name, config) for host in unknown))
+        config, within = self._site.settings.get("config"), self._timeouts.connect
+        found = await asyncio.gather(*(address_of(host.name, config, within) for host in unknown))
         return {
             host.name: replace(host, address=address or host.address)
             for host, address in zip(unknown, found, strict=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper
+from disagg_cli.executors import helper, sessions
 from disagg_cli.settings import Timeouts
 
 PERSIST_S = 10
@@ -56,7 +56,7 @@ class Connection:
         self.python = python
         self._socket = _private() / hashlib.sha256(f"{config} {host}".encode()).hexdigest()[:12]
         self._said = self._socket.with_suffix(".said")
-        self.options = (*(("-F", config) if config else ()), *_options(self._socket, timeouts))
+        self.options = (*_config(config), *_options(self._socket, timeouts))
         self.timeouts = timeouts
         self.tell = tell
         self.lost: HostLost | None = None
@@ -220,6 +220,11 @@ class Connection:
         self._socket.unlink(missing_ok=True)
 
 
+def _config(file: str | None) -> tuple[str, ...]:
+    """The option that names an ssh_config. No shell sees it that would know where `~` is."""
+    return ("-F", str(Path(file).expanduser())) if file else ()
+
+
 def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
     """What is asked of ssh beside what the user's ssh_config says."""
     wanted = {
@@ -272,15 +277,29 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-async def address_of(host: str, config: str | None) -> str | None:
-    """The address that ssh connects to, as `ssh -G` says: the HostName of an alias. None where ssh does not say."""
-    options = ("-F", config) if config else ()
+async def address_of(host: str, config: str | None, within: float) -> str | None:
+    """The address that ssh connects to, as `ssh -G` says: the HostName of an alias. None where ssh does not say.
+
+    LaunchFailed where it does not end: an ssh_config may run programs (ssh_config(5), Match exec).
+    """
     try:
         process = await asyncio.create_subprocess_exec(
-            *("ssh", *options, "-G", "--", host), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            *("ssh", *_config(config), "-G", "--", host),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
         )
     except OSError as error:
         raise LaunchFailed(f"ssh cannot be run: {error}", fix="install the OpenSSH client") from None
-    said, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(within):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        fix = "see what it waits for: a `Match exec` in the ssh_config, or a name server"
+        raise LaunchFailed(f"`ssh -G {host}` does not end within {within:.0f} s", where=host, fix=fix) from None
+    finally:
+        if process.returncode is None:
+            sessions.kill_session(process.pid)
     words = (line.split(" ", 1) for line in said.decode(errors="replace").splitlines())
     return next((value for name, *rest in words if name == "hostname" for value in rest), None)

@@ -19,6 +19,7 @@ from disagg_cli.executors import helper
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Site
 from disagg_cli.executors.ssh import SshExecutor
 from disagg_cli.executors.ssh_connection import SENDS, modules
+from disagg_cli.settings import Timeouts
 
 
 def connections(lab, host):
@@ -37,6 +38,31 @@ async def test_a_host_has_the_address_that_ssh_connects_to(ssh_lab, tmp_path):
 async def test_an_address_that_the_topology_gives_stays(ssh_lab):
     site = Site(settings={"config": str(ssh_lab.config), "addresses": {"h1": "10.0.0.1"}})
     assert await SshExecutor(site).place([replace(HERE, name="h1", address="10.0.0.1")]) == {}
+
+
+async def test_an_ssh_config_that_never_ends(tmp_path):
+    """It is as much the user's as the hosts are; a wait for it has an end, and leaves nothing behind."""
+    config = tmp_path / "ssh_config"
+    config.write_text(f'Match exec "sleep 60; : {tmp_path}"\n  User nobody\n')
+    site = Site(settings={"config": str(config)}, timeouts=Timeouts(connect=1.0))
+    with pytest.raises(LaunchFailed, match="`ssh -G h1` does not end within 1 s"):
+        await SshExecutor(site).place([replace(HERE, name="h1")])
+    await until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in _words(one)])
+
+
+def _words(process):
+    return " ".join(process.info["cmdline"] or ())
+
+
+async def test_an_ssh_config_in_the_home_folder(ssh_lab, tmp_path, monkeypatch):
+    """A topology that others use as well cannot name that folder."""
+    monkeypatch.setenv("HOME", str(ssh_lab.config.parent))
+    settings = {"config": f"~/{ssh_lab.config.name}", "python": sys.executable}
+    executor = SshExecutor(Site(settings=settings))
+    placed = await executor.place([replace(HERE, name="h1", address="h1")])
+    (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+    await executor.close()
+    assert (placed["h1"].address, facts.problem) == (HOSTS["h1"], "")
 
 
 async def test_one_connection_carries_everything(ssh_lab, tmp_path):
