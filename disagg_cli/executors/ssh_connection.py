@@ -23,9 +23,11 @@ from disagg_cli.settings import Timeouts
 PERSIST_S = 10
 """How long ssh keeps a connection for the next that wants it: the check before a launch, and then the launch."""
 
+SINCE_8_7 = {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthentication": "no"}
+"""Options that an older ssh does not know (OpenSSH 8.7's release notes)."""
+
 LINE = 8 << 20
 PAUSE_S = 0.3
-TRIES = 3
 LEAVE_S = 2.0
 SENDS = ("procfs", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
@@ -73,17 +75,20 @@ class Connection:
         HostLost if the host does not answer; LaunchFailed if the helper says that it cannot.
         """
         within = within or self.timeouts.ask
-        for _ in range(TRIES):
+        lost: list[float] = []
+        while len(lost) < 2 or time.monotonic() - lost[0] < self.timeouts.reattach:
             process = await self._connected()
             try:
                 answer: dict[str, Any] = await self._exchange(process, do, what, within)
             except (ConnectionError, TimeoutError) as error:
+                lost.append(time.monotonic())
                 await self._drop(process, str(error) or f"no answer within {within:.0f} s")
+                await asyncio.sleep(PAUSE_S if len(lost) > 1 else 0)
                 continue
             if "error" in answer:
                 raise LaunchFailed(f"{self.host}: {answer['error']}", where=self.host)
             return answer["answer"]
-        self.lost = HostLost(f"{self.host} has lost {TRIES} connections in a row, at `{do}`", where=self.host)
+        self.lost = HostLost(f"{self.host} has lost {len(lost)} connections in a row, at `{do}`", where=self.host)
         raise self.lost
 
     async def close(self) -> None:
@@ -188,18 +193,19 @@ class Connection:
         self._fail(_last(self._said.read_text(errors="replace")) or "it has ended")
 
     async def _drop(self, process: asyncio.subprocess.Process, reason: str, *, quietly: bool = False) -> None:
-        """Give a connection up, once; the next question makes another."""
-        if self._process is not process:
-            return
-        self._process = None
-        if self._reader:
-            self._reader.cancel()
-        if not quietly:
-            self.tell(f"the connection to {self.host} is lost ({reason}); its processes go on, trying to get back")
-        self._fail(reason)
-        await _end(process)
-        if not quietly:
-            await self._forget_shared()
+        """Give a connection up, once; the next question makes another, but not before all of this one has gone."""
+        async with self._turn:
+            if self._process is not process:
+                return
+            self._process = None
+            if self._reader:
+                self._reader.cancel()
+            if not quietly:
+                self.tell(f"the connection to {self.host} is lost ({reason}); its processes go on, trying to get back")
+            self._fail(reason)
+            await _end(process)
+            if not quietly:
+                await self._forget_shared()
 
     def _fail(self, reason: str) -> None:
         """No answer will come to what has been asked."""
@@ -226,10 +232,12 @@ def _config(file: str | None) -> tuple[str, ...]:
 
 
 def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
-    """What is asked of ssh beside what the user's ssh_config says."""
+    """What is asked of ssh over what the user's ssh_config says, which is written for people at a terminal."""
     wanted = {
+        "IgnoreUnknown": ",".join(SINCE_8_7),
         "BatchMode": "yes",
         "ConnectTimeout": f"{timeouts.connect:.0f}",
+        "ConnectionAttempts": "1",
         "ServerAliveInterval": "1",
         "ServerAliveCountMax": f"{timeouts.silent:.0f}",
         "ControlMaster": "auto",
@@ -237,8 +245,13 @@ def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
         "ControlPersist": str(PERSIST_S),
         "RequestTTY": "no",
         "RemoteCommand": "none",
+        "PermitLocalCommand": "no",
         "ForwardX11": "no",
+        "ClearAllForwardings": "yes",  # a port that another ssh of the user's forwards already would end this one
+        "ExitOnForwardFailure": "no",
+        "Tunnel": "no",
         "LogLevel": "ERROR",
+        **SINCE_8_7,
     }
     return tuple(word for name, value in wanted.items() for word in ("-o", f"{name}={value}"))
 

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import signal
+import socket
 import sys
 import tempfile
 from dataclasses import replace
@@ -95,6 +96,75 @@ async def test_a_python_in_the_home_folder_there(ssh_lab, tmp_path):
         (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
         assert (facts.problem, facts.python) == ("", f"{folder}/python")
         await executor.close()
+
+
+async def test_an_ssh_config_for_a_terminal(ssh_lab, tmp_path):
+    """What people have in theirs must not end, hide or detach the connection."""
+    settings = {
+        "LocalForward": f"{ssh_lab.port} localhost:1",  # taken
+        "ExitOnForwardFailure": "yes",
+        "ControlMaster": "no",
+        "ControlPath": "none",
+        "RequestTTY": "force",
+        "RemoteCommand": "tmux attach",
+        "SessionType": "none",
+        "StdinNull": "yes",
+        "ForkAfterAuthentication": "yes",
+        "PermitLocalCommand": "yes",
+        "LocalCommand": f"touch {tmp_path}/ran",
+        "ConnectionAttempts": "9",
+    }
+    config = tmp_path / "ssh_config"
+    config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()) + ssh_lab.config.read_text())
+    with socket.create_server(("127.0.0.1", ssh_lab.port)):
+        executor = SshExecutor(Site(settings={"config": str(config), "python": sys.executable}))
+        (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+        assert (facts.problem, len(connections(ssh_lab, "h1"))) == ("", 1)
+        await executor.close()
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_connections_that_are_lost_again_and_again(ssh_lab, tmp_path):
+    """How often does not matter, only for how long: a question is asked until there is an answer, or no time left."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start(FOREVER)
+        connection, lost = here.executor._at("h1"), []
+        real = connection._exchange
+
+        async def flapping(process, do, what, within):
+            if do == "alive" and len(lost) < 5:
+                lost.append(do)
+                raise ConnectionResetError("cut")
+            return await real(process, do, what, within)
+
+        connection._exchange = flapping
+        assert await here.executor.survivors(handle) == (handle.pid,)
+        assert len(lost) == 5
+
+
+async def test_a_lost_connection_is_gone_before_there_is_another(ssh_lab, tmp_path):
+    """Two questions lose it at once: what the first one tidies up must not be what the second one has just made."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start(FOREVER)
+        connection, order = here.executor._at("h1"), []
+        forget, connect = connection._forget_shared, connection._connect
+
+        async def forgetting():
+            await asyncio.sleep(0.5)
+            await forget()
+            order.append("forgotten")
+
+        async def connecting():
+            order.append("connecting")
+            return await connect()
+
+        connection._forget_shared, connection._connect = forgetting, connecting
+        process = connection._process
+        dropping = asyncio.create_task(connection._drop(process, "cut"))
+        await asyncio.sleep(0)
+        assert await here.executor.survivors(handle) == (handle.pid,)
+        await dropping
+        assert order == ["forgotten", "connecting"]
 
 
 @pytest.mark.parametrize(
