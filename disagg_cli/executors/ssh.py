@@ -6,7 +6,7 @@ run's directory, so that everything above reads files of this machine.
 
 import asyncio
 import base64
-import contextlib
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,14 @@ def executor(site: Site) -> Executor:
 
 @dataclass(slots=True)
 class _Followed:
-    """A worker whose host is asked after it. offset: how much of its log is here, None where that is not known."""
+    """A worker whose host is asked after it.
+
+    offset: how much of its log is here, None where that is not known; whole: all that its host has, as of now.
+    """
 
     handle: Handle
     offset: int | None
+    whole: bool = False
     exit: int | None = None
 
 
@@ -108,17 +112,26 @@ class SshExecutor:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await self._undo(starting)
+            await self._undo(starting, command)
             raise
 
-    async def _undo(self, starting: "asyncio.Task[Handle]") -> None:
-        """Whoever is cancelled while it starts a process has no Handle to end it by."""
-        with contextlib.suppress(LaunchFailed):
-            handle = await starting
-            while await self.survivors(handle):
-                await self.kill(handle)
-                await asyncio.sleep(FOLLOW_S)
-            await self.collect(handle)
+    async def _undo(self, starting: "asyncio.Task[Handle]", command: Command) -> None:
+        """Whoever is cancelled while it starts a process has no Handle to end it by. A host that hangs is not waited
+        for: it ends by itself what nobody asks after."""
+        try:
+            async with asyncio.timeout(self._timeouts.gone):
+                handle = await starting
+                while await self.survivors(handle):
+                    await self.kill(handle)
+                    await asyncio.sleep(FOLLOW_S)
+                await self.collect(handle)
+        except LaunchFailed:
+            pass
+        except TimeoutError:
+            lease = f"{self._timeouts.lease:.0f} s"
+            self._site.tell(
+                f"{command.name} may run on {command.host.name}, which hangs, until it was alone for {lease}"
+            )
 
     async def _start(self, command: Command, log: Path) -> Handle:
         host = command.host.name
@@ -162,14 +175,10 @@ class SshExecutor:
         """Fetch what is left of the log of a process that has ended, and remove its files there."""
         if handle.token not in self._followed:
             self._followed[handle.token] = _Followed(handle, offset=None)
-        deadline = time.monotonic() + KEEPER_S
-        while True:
-            more = await self._sync(handle.host, handle.token)
-            known = more or self._followed[handle.token].exit is not None
-            if not more and (known or time.monotonic() > deadline):
-                break
-            await asyncio.sleep(0 if known else KEEPER_LOOK_S)
-        if self._followed[handle.token].exit is not None:  # else the log found no room here, and stays there
+        while await self._sync(handle.host, handle.token):
+            pass
+        followed = self._followed[handle.token]
+        if followed.exit is not None and followed.whole:  # else the log found no room here, and stays there
             del self._followed[handle.token]  # first: a `sync` while its folder goes would touch what is being removed
             await self._at(handle.host).ask("forget", token=handle.token)
 
@@ -222,25 +231,34 @@ class SshExecutor:
 
 
 def _take(followed: _Followed, news: Mapping[str, Any], asked: int | None) -> bool:
-    """Add what is new to the log here. Whether there is more. An exit code counts once the log is whole."""
+    """Add what is new to the log here. Whether there is more to fetch.
+
+    An exit code counts once the log is whole, or where a full disk here may keep it from ever being that.
+    """
     if followed.offset != asked:
         return True  # another question was faster
-    if not _add(followed.handle.log, base64.b64decode(news["data"])):
-        return False  # a full disk here: the rest stays there until there is room
-    followed.offset = news["offset"]
-    if news["exit"] is not None and not news["more"]:
+    if fits := _add(followed.handle.log, base64.b64decode(news["data"])):
+        followed.offset = news["offset"]
+    followed.whole = fits and not news["more"]
+    if news["exit"] is not None and (followed.whole or not fits):
         followed.exit = news["exit"]
-    return bool(news["more"])
+    return bool(fits and news["more"])
 
 
 def _add(log: Path, data: bytes) -> bool:
-    """Add to a log here. Whether that was possible."""
+    """Add to a log here, all of it or nothing. Whether that was possible: what finds no room waits on its host."""
     try:
-        with log.open("ab") as file:
-            file.write(data)
+        with log.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                fits = file.write(data) == len(data)
+            except OSError:
+                fits = False
+            if not fits:
+                file.truncate(before)
+            return fits
     except OSError:
         return False
-    return True
 
 
 def _files(folder: Path) -> dict[str, int]:

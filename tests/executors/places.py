@@ -82,11 +82,13 @@ async def warm_place(folder: Path) -> AsyncIterator[Place]:
 
 
 @contextlib.asynccontextmanager
-async def ssh_place(folder: Path, lab: SshLab, *, lease: float = 60.0) -> AsyncIterator[Place]:
+async def ssh_place(
+    folder: Path, lab: SshLab, *, lease: float = 60.0, tell: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[Place]:
     """A host of the lab."""
     host = Host(name="h1", address=HOSTS["h1"], gpus=0, local=False)
     settings = {"config": str(lab.config), "python": sys.executable}
-    site = Site(settings=settings, run=folder.name, logs=folder, timeouts=Timeouts(lease=lease))
+    site = Site(settings=settings, run=folder.name, logs=folder, timeouts=Timeouts(lease=lease), tell=tell)
 
     def remote(code: str, **env: str) -> Command:
         return replace(cold(code, **env), host=host)

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -210,15 +211,48 @@ async def test_a_worker_whose_keeper_has_been_killed_goes_on(ssh_lab, tmp_path):
         assert await here.ended(handle) == UNKNOWN_EXIT
 
 
-async def test_a_log_waits_there_until_there_is_room_here(ssh_lab, tmp_path):
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 64 KiB: a real one, which says ENOSPC."""
+    (folder := tmp_path / "disk").mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def test_a_full_disk_here_hides_no_death(ssh_lab, tmp_path, small_disk):
+    """How a process ended is known at once. Its log waits on its host until there is room for it here."""
     async with ssh_place(tmp_path, ssh_lab) as here:
-        here.folder = tmp_path / "full"
-        handle = await here.start("print('a')")
-        await here.gone(handle)
-        assert await here.executor.poll(handle) is None
-        here.folder.mkdir()
-        assert await here.ended(handle) == 0
-        assert handle.log.read_text() == "a\n"
+        (ballast := small_disk / "ballast").write_bytes(bytes(56 << 10))
+        here.folder = small_disk
+        handle = await here.start("print('x' * 30_000); print('last'); raise SystemExit(3)")
+        async with asyncio.timeout(20):
+            assert await here.ended(handle) == 3
+        await here.executor.collect(handle)
+        assert handle.log.read_text() == ""
+        ballast.unlink()
+        await here.executor.collect(handle)
+        assert handle.log.read_text() == "x" * 30_000 + "\nlast\n"
+        assert not list((ssh_lab.state / "disagg/remote").glob(f"{tmp_path.name}*"))
+
+
+async def test_a_start_on_a_host_that_hangs_is_not_waited_for(ssh_lab, tmp_path):
+    """What was begun there cannot be undone now; that is said, and a host ends by itself what nobody asks after."""
+    told = []
+    async with ssh_place(tmp_path, ssh_lab, lease=2.0, tell=told.append) as here:
+        await here.executor.look([here.host], {}, [])
+        ssh_lab.freeze("h1")
+        try:
+            starting = asyncio.create_task(here.start(FOREVER))
+            await asyncio.sleep(0.2)
+            starting.cancel()
+            done, _ = await asyncio.wait([starting], timeout=15)
+            assert done
+            assert any("program may run on h1, which hangs" in text for text in told)
+        finally:
+            ssh_lab.thaw("h1")
+    await until(lambda: not ssh_lab.processes(), within=30)
 
 
 async def test_what_was_written_while_nobody_followed(ssh_lab, tmp_path):
