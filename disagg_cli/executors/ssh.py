@@ -119,7 +119,7 @@ class SshExecutor:
         """Whoever is cancelled while it starts a process has no Handle to end it by. A host that hangs is not waited
         for: it ends by itself what nobody asks after."""
         try:
-            async with asyncio.timeout(self._timeouts.gone):
+            async with asyncio.timeout(self._timeouts.grace):
                 handle = await starting
                 while await self.survivors(handle):
                     await self.kill(handle)

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper, sessions
+from disagg_cli.executors import helper, procfs, sessions
 from disagg_cli.settings import Timeouts
 
 PERSIST_S = 10
@@ -28,6 +29,8 @@ SINCE_8_7 = {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthenticati
 
 LINE = 8 << 20
 PAUSE_S = 0.3
+PRIVATE = "disagg-ssh-"
+OWNER = "owner"
 LEAVE_S = 2.0
 SENDS = ("procfs", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
@@ -258,10 +261,27 @@ def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
 
 @cache
 def _private() -> Path:
-    """A folder for the sockets of shared connections; their paths must be short (unix(7): 108 bytes)."""
-    folder = Path(tempfile.mkdtemp(prefix="disagg-", dir="/tmp"))
+    """A folder for the sockets of shared connections; their paths must be short (unix(7): 108 bytes).
+
+    Removed at the end; of a disagg that was killed, by the next one.
+    """
+    for folder in Path("/tmp").glob(f"{PRIVATE}*"):
+        if _abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp"))
+    procfs.write(folder / OWNER, json.dumps(procfs.identity(os.getpid())))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether this user's disagg that made a folder has gone. What others lay there is neither read nor removed."""
+    try:
+        mine = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+    except OSError:
+        return False
+    owner = procfs.read_identity(folder / OWNER) if mine else {}
+    return bool(owner) and not procfs.runs(owner)
 
 
 @cache

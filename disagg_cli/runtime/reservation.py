@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,16 +18,28 @@ def reserved(ports: Iterable[int | str]) -> Iterator[None]:
     A port of another host is HOST:PORT. PlanRefused if another launch has one of them. A lock says nothing of other
     programs; the check does.
     """
-    folder = Path(tempfile.gettempdir()) / f"disagg-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _own(Path(tempfile.gettempdir()) / f"disagg-ports-{os.getuid()}")
     with ExitStack() as locks:
         for port in sorted(set(map(str, ports))):
             locks.callback(os.close, _lock(folder / port, port))
         yield
 
 
+def _own(folder: Path) -> Path:
+    """This folder, made where it is missing. Everybody knows its name: PlanRefused if it is not ours alone."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise PlanRefused(
+            f"{folder} is not a folder of this user alone, so ports cannot be kept from other launches there",
+            where=str(folder),
+            fix="remove it, or set TMPDIR to a folder of yours for every launch",
+        )
+    return folder
+
+
 def _lock(file: Path, port: str) -> int:
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

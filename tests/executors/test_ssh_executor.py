@@ -20,7 +20,7 @@ from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import helper
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Site
 from disagg_cli.executors.ssh import SshExecutor
-from disagg_cli.executors.ssh_connection import SENDS, modules
+from disagg_cli.executors.ssh_connection import PRIVATE, SENDS, modules
 from disagg_cli.settings import Timeouts
 
 
@@ -123,6 +123,19 @@ async def test_an_ssh_config_for_a_terminal(ssh_lab, tmp_path):
         assert (facts.problem, len(connections(ssh_lab, "h1"))) == ("", 1)
         await executor.close()
     assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_killed_disagg_leaves_in_tmp(tmp_path):
+    """The sockets of its shared connections; the next one removes them, and nobody else's."""
+    code = "from disagg_cli.executors import ssh_connection as s; print(s._private(), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        left = Path(first.stdout.readline().decode().strip())
+        first.kill()
+    with tempfile.TemporaryDirectory(prefix=PRIVATE, dir="/tmp") as unknown:
+        run = subprocess.run([sys.executable, "-c", code], input=b"\n", capture_output=True, check=True)
+        assert Path(unknown).exists()
+    assert not left.exists()
+    assert not Path(run.stdout.decode().strip()).exists()
 
 
 async def test_connections_that_are_lost_again_and_again(ssh_lab, tmp_path):

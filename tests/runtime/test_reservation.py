@@ -39,3 +39,28 @@ def test_a_process_that_is_gone_holds_nothing(tmp_path):
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
     with reserved([21005]):
         pass
+
+
+def somebody_elses(folder):
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+
+
+def open_to_all(folder):
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def a_link(folder):
+    (folder.parent / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+@pytest.mark.parametrize("laid", [somebody_elses, open_to_all, a_link])
+def test_a_folder_that_somebody_else_has_laid_there(tmp_path, laid):
+    """Its name is no secret, and /tmp is everybody's."""
+    if laid is somebody_elses and os.getuid():
+        pytest.skip("only root can give a folder away")
+    laid(tmp_path / f"disagg-ports-{os.getuid()}")
+    with pytest.raises(PlanRefused, match="not a folder of this user alone"), reserved([21000]):
+        pass
