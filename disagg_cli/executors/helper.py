@@ -4,7 +4,8 @@ Standard library only, Python 3.8 or later, Linux. It answers one JSON document 
 Each worker has a keeper, a process that outlives the connection: it started the worker, and writes down how it ended.
 
 A worker's folder, ~/.local/state/disagg/remote/RUN/HOST/WORKER, holds `log`, `leader` (pid, start time in ticks, boot
-id), `keeper` (the same), `exit` and `sent` (how far disagg has the log). RUN/HOST/touch is touched by each `sync`.
+id), `keeper` (the same), `exit` and `sent` (how far disagg has the log). RUN/HOST/touch is touched by each `sync`;
+RUN/HOST/claim is locked by a keeper while it starts its worker.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Helper:
         folder = self.folder(token)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (folder / "leader").exists():
-            procfs.touch(folder.parent / "touch")
+            (folder.parent / "touch").touch(mode=0o600)
             self._start_keeper(token, {"folder": str(folder), "argv": argv, "env": _over(env), "lease": lease})
         leader = json.loads((folder / "leader").read_text())
         return {"pid": leader["pid"], "born": procfs.born(leader["ticks"])}
@@ -131,16 +132,13 @@ class Helper:
         self.keepers.append(one)
         assert one.stdin
         assert one.stdout
-        for line in (
-            self.modules,
-            {"keep": keep},
-        ):  # a command line can be seen by all, so the environment is not in it
+        # a command line can be seen by all, so the environment is not in it
+        for line in (self.modules, {"keep": keep}):
             one.stdin.write(json.dumps(line).encode() + b"\n")
         one.stdin.close()
         said = one.stdout.read().decode(errors="replace").strip()
         one.stdout.close()
         if said != "started":
-            shutil.rmtree(keep["folder"], ignore_errors=True)
             raise RuntimeError(said.splitlines()[-1] if said else "its keeper died")
 
     def do_sync(self, workers: dict[str, int | None]) -> dict[str, Any]:
@@ -175,12 +173,14 @@ class Helper:
         folder = self.folder(token)
         if procfs.members(folder):
             return
+        with contextlib.suppress(OSError):
+            (folder / "log").unlink()  # first: on a full disk the exit code fits in its place
         deadline = time.monotonic() + KEEPER_S
         while procfs.runs(procfs.read_identity(folder / "keeper")) and time.monotonic() < deadline:
             time.sleep(0.02)  # it is writing down how the worker ended
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
-            if [path.name for path in folder.parent.iterdir()] == ["touch"]:
+            if {path.name for path in folder.parent.iterdir()} <= {"touch", "claim"}:
                 shutil.rmtree(folder.parent)
                 folder.parent.parent.rmdir()
 
@@ -202,10 +202,13 @@ def _news(folder: Path, offset: int | None, most: int) -> dict[str, Any]:
 
 
 def _exit(folder: Path) -> int | None:
-    """The exit code; None while the worker runs, or while its keeper is about to write the code down."""
+    """The exit code; None while the worker runs, or while its keeper is about to tell the code."""
     if text := procfs.text(folder / "exit"):
         return int(text)
-    if procfs.runs(procfs.read_identity(folder / "leader")) or procfs.runs(procfs.read_identity(folder / "keeper")):
+    keeper_ = procfs.read_identity(folder / "keeper")
+    if (code := procfs.said_to_have_ended(keeper_)) is not None:
+        return code
+    if procfs.runs(procfs.read_identity(folder / "leader")) or procfs.runs(keeper_):
         return None
     return int(procfs.text(folder / "exit") or UNKNOWN_EXIT)
 

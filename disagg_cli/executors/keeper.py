@@ -1,4 +1,6 @@
-"""What outlives the connection of the ssh executor: it has started one worker, and writes down how that ended.
+"""What outlives the connection of the ssh executor: it has started one worker, and keeps how that ended.
+
+It survives a full disk: what it cannot write it keeps, and says by its own name (proc(5), /proc/PID/comm).
 
 Standard library only, Python 3.8 or later; see helper.py.
 """
@@ -6,8 +8,10 @@ Standard library only, Python 3.8 or later; see helper.py.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from disagg_cli.executors import procfs
 else:
     procfs = sys.modules["procfs"]
 
 GRACE_S = 5.0
+LOOK_S = 1.0
+COMM = Path("/proc/self/comm")
 
 
 class Keeper:
@@ -37,46 +45,81 @@ class Keeper:
     def run(self) -> None:
         """Say on the output whether the worker exists, let go of it, and keep."""
         try:
-            worker = self._start()
-        except OSError as error:
+            with self._claim():
+                worker = self._start()
+        except (OSError, ValueError) as error:
             sys.stdout.write(str(error))
             sys.stdout.flush()
             return
-        procfs.write(self.folder / "keeper", json.dumps(procfs.identity(os.getpid())))
-        procfs.write(self.folder / "leader", json.dumps(procfs.identity(worker.pid)))
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         sys.stdout.write("started")
         sys.stdout.flush()
+        if worker is None:
+            return
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
         self._keep(worker)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                self.argv,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    @contextlib.contextmanager
+    def _claim(self) -> Iterator[None]:
+        """Be the only keeper on this host that starts a worker of the run now."""
+        with (self.folder.parent / "claim").open("a") as claim:
+            fcntl.flock(claim, fcntl.LOCK_EX)
+            yield
+
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        """The worker; None if another keeper has it: disagg asks again where an answer was lost with its connection."""
+        if (self.folder / "leader").exists():
+            return None
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        worker = None
+        try:
+            procfs.write(self.folder / "keeper", json.dumps(procfs.identity(os.getpid())))
+            with (self.folder / "log").open("ab") as log:
+                worker = subprocess.Popen(
+                    self.argv,
+                    env=self.env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            procfs.write(self.folder / "leader", json.dumps(procfs.identity(worker.pid)))
+        except (OSError, ValueError):
+            if worker:  # it cannot be on record, so it must not be
+                procfs.send(-worker.pid, signal.SIGKILL)
+                worker.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        return worker
 
     def _keep(self, worker: subprocess.Popen[bytes]) -> None:
         while worker.poll() is None:
-            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+            signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
             self._end_if_forgotten()
-        procfs.write(self.folder / "exit", str(worker.returncode))
-        while procfs.members(self.folder):
+        COMM.write_text(f"{procfs.ENDED}{worker.returncode}")
+        written = self._written(worker.returncode)
+        while procfs.members(self.folder) or not written:
             time.sleep(0.2)
-            self._end_if_forgotten()
+            written = written or self._written(worker.returncode) or self._end_if_forgotten()
 
-    def _end_if_forgotten(self) -> None:
+    def _written(self, code: int) -> bool:
+        """Whether the exit code is on disk, or is wanted no more."""
+        try:
+            procfs.write(self.folder / "exit", str(code))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _end_if_forgotten(self) -> bool:
+        """End what is left once nobody has asked after it for too long. Whether that is so."""
         if (touched := procfs.touched(self.folder.parent / "touch")) != self.touched:
             self.touched, self.heard = touched, time.monotonic()
         if time.monotonic() - self.heard < self.lease:
-            return
+            return False
         with contextlib.suppress(OSError), (self.folder / "log").open("a") as log:
             log.write(f"disagg: ended, because nobody has asked after it for {self.lease:.0f} s\n")
         self.lease += GRACE_S
@@ -87,3 +130,4 @@ class Keeper:
             time.sleep(0.1)
         for pid in procfs.members(self.folder):
             procfs.send(pid, signal.SIGKILL)
+        return True

@@ -11,6 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+ENDED = "ended "
+"""What a keeper calls itself once its worker has ended, with the exit code behind it: that needs no disk."""
+
 
 def identity(pid: int) -> dict[str, Any]:
     """What tells a process from every other one, also from a later one with its pid, and after a reboot."""
@@ -64,8 +67,14 @@ def _boot() -> str:
     return text(Path("/proc/sys/kernel/random/boot_id"))
 
 
+def said_to_have_ended(keeper: dict[str, Any]) -> int | None:
+    """The exit code that a keeper which runs tells by its name; None where there is none."""
+    name = text(Path(f"/proc/{keeper['pid']}/comm")).strip() if runs(keeper) else ""
+    return int(name[len(ENDED) :]) if name.startswith(ENDED) else None
+
+
 def send(pid: int, signum: int) -> None:
-    """Send a signal to a process that may be gone."""
+    """Send a signal to a process, or to a group by its negative number, that may be gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
 

@@ -6,6 +6,7 @@ run's directory, so that everything above reads files of this machine.
 
 import asyncio
 import base64
+import errno
 import os
 import secrets
 import time
@@ -143,7 +144,7 @@ class SshExecutor:
         except HostLost:
             raise
         except LaunchFailed as error:
-            raise LaunchFailed(f"{command.name} could not be started: {error.what}", where=command.argv[0]) from None
+            raise _not_started(command, error) from None
         handle = Handle(name=command.name, host=host, pid=found["pid"], born=found["born"], log=log, token=token)
         self._follow(_Followed(handle, offset=0))
         _add(log, b"")
@@ -228,6 +229,14 @@ class SshExecutor:
         news = await self._at(host).ask("sync", within=self._timeouts.silent, workers=offsets)
         more = [_take(one, news[one.handle.token], offsets[one.handle.token]) for one in mine]
         return any(more)
+
+
+def _not_started(command: Command, error: LaunchFailed) -> LaunchFailed:
+    host = command.host.name
+    if any(f"[Errno {number}]" in error.what for number in (errno.ENOSPC, errno.EDQUOT)):
+        fix = f"make room on {host} for ~/.local/state/disagg, or set XDG_STATE_HOME there"
+        return LaunchFailed(f"{command.name} could not be started: disk full: {error.what}", where=host, fix=fix)
+    return LaunchFailed(f"{command.name} could not be started: {error.what}", where=command.argv[0])
 
 
 def _take(followed: _Followed, news: Mapping[str, Any], asked: int | None) -> bool:

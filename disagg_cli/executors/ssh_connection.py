@@ -59,9 +59,10 @@ class Connection:
     ) -> None:
         self.host = host
         self.python = python
-        self._socket = _private() / hashlib.sha256(f"{config} {host}".encode()).hexdigest()[:12]
+        file = _config(config)
+        self._socket = _private() / hashlib.sha256(f"{file} {host}".encode()).hexdigest()[:12]
         self._said = self._socket.with_suffix(".said")
-        self.options = (*_config(config), *_options(self._socket, timeouts))
+        self.options = (*file, *_options(self._socket, timeouts))
         self.timeouts = timeouts
         self.tell = tell
         self.lost: HostLost | None = None
@@ -334,5 +335,6 @@ async def address_of(host: str, config: str | None, within: float) -> str | None
     finally:
         if process.returncode is None:
             sessions.kill_session(process.pid)
+            await process.communicate()
     words = (line.split(" ", 1) for line in said.decode(errors="replace").splitlines())
     return next((value for name, *rest in words if name == "hostname" for value in rest), None)

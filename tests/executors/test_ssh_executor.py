@@ -119,8 +119,8 @@ async def test_an_ssh_config_for_a_terminal(ssh_lab, tmp_path):
     config.write_text("".join(f"{name} {value}\n" for name, value in settings.items()) + ssh_lab.config.read_text())
     with socket.create_server(("127.0.0.1", ssh_lab.port)):
         executor = SshExecutor(Site(settings={"config": str(config), "python": sys.executable}))
-        (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
-        assert (facts.problem, len(connections(ssh_lab, "h1"))) == ("", 1)
+        (facts,) = await executor.look([replace(HERE, name="h2")], {}, [])
+        assert (facts.problem, len(connections(ssh_lab, "h2"))) == ("", 1)
         await executor.close()
     assert not (tmp_path / "ran").exists()
 
@@ -248,6 +248,56 @@ async def test_a_full_disk_here_hides_no_death(ssh_lab, tmp_path, small_disk):
         await here.executor.collect(handle)
         assert handle.log.read_text() == "x" * 30_000 + "\nlast\n"
         assert not list((ssh_lab.state / "disagg/remote").glob(f"{tmp_path.name}*"))
+
+
+@pytest.fixture
+def full_host(ssh_lab):
+    """h1, whose disk for logs can be filled: a real one of 512 KiB."""
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    folder = ssh_lab.state / "disagg/remote"
+    folder.mkdir(parents=True, exist_ok=True)
+    ssh_lab.run("h1", f"mount -t tmpfs -o size=512k tmpfs {folder}")
+    yield lambda: ssh_lab.run("h1", f"dd if=/dev/zero of={folder}/ballast bs=4k; df {folder}")
+    ssh_lab.run("h1", f"umount -l {folder}")
+
+
+async def test_how_a_worker_ended_whose_host_has_no_room_to_write_it_down(ssh_lab, tmp_path, full_host):
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        go = tmp_path / "go"
+        code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)\nos._exit(3)"
+        handle = await here.start(code)
+        assert "100%" in full_host().stdout
+        go.touch()
+        async with asyncio.timeout(20):
+            assert await here.ended(handle) == 3
+            await here.executor.collect(handle)
+    await until(lambda: not ssh_lab.processes("h1"))
+    assert ssh_lab.run("h1", f"ls {ssh_lab.state}/disagg/remote").stdout == "ballast\n"
+
+
+async def test_a_start_on_a_host_whose_disk_is_full(ssh_lab, tmp_path, full_host):
+    """It says so, and a worker that could not be put on record does not run."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        await here.ended(await here.start("pass"))
+        full_host()
+        with pytest.raises(LaunchFailed, match=r"could not be started: disk full: h1: .*No space left") as caught:
+            await here.start(f"{FOREVER}  # on a full disk")
+        assert caught.value.where == "h1"
+        await until(lambda: not [one for one in ssh_lab.processes("h1") if "full disk" in " ".join(one.cmdline())])
+
+
+async def test_two_starts_of_one_worker(ssh_lab, tmp_path):
+    """The second is the first once more: its answer was lost with a connection, and its keeper is still at it."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        command = here.program(FOREVER)
+        what = {"token": f"{tmp_path.name}/twice", "argv": list(command.argv), "env": {}, "lease": 60}
+        answers = await asyncio.gather(*(here.executor._at("h1").ask("start", **what) for _ in range(4)))
+        workers = [one for one in ssh_lab.processes("h1") if FOREVER in one.cmdline()]
+        keepers = [one for one in ssh_lab.processes("h1") if "disagg-keeper" in one.cmdline()]
+        await here.executor._at("h1").ask("kill", token=what["token"])
+        await here.executor._at("h1").ask("forget", token=what["token"])
+        assert (len(workers), len(keepers), len({one["pid"] for one in answers})) == (1, 1, 1)
 
 
 async def test_a_start_on_a_host_that_hangs_is_not_waited_for(ssh_lab, tmp_path):
