@@ -11,6 +11,7 @@ RUN/HOST/claim is locked by a keeper while it starts its worker.
 from __future__ import annotations
 
 import base64
+import collections
 import contextlib
 import json
 import os
@@ -24,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from disagg_cli.executors import keeper, procfs
+    from disagg_cli.executors import keeper, logfile, procfs, segments
     from disagg_cli.topology import survey
 else:
-    keeper, procfs, survey = (sys.modules.get(name) for name in ("keeper", "procfs", "survey"))
+    NEEDS = ("keeper", "logfile", "procfs", "segments", "survey")
+    keeper, logfile, procfs, segments, survey = (sys.modules.get(name) for name in NEEDS)
 
 BOOT = (
     "import sys,json,types;m=json.loads(sys.stdin.buffer.readline());"
@@ -43,6 +45,8 @@ UNKNOWN_EXIT = 255
 CHUNK = 256 << 10
 ANSWER = 2 << 20
 KEEPER_S = 3.0
+COUNT_S = 1.0
+"""Between two looks at what the OOM killer does: what it did five of these ago has nothing to do with a death now."""
 
 
 def main(modules: dict[str, str]) -> None:
@@ -63,6 +67,7 @@ class Helper:
         self.base = Path(state) / "disagg/remote"
         self.writing = threading.Lock()
         self.keepers: list[subprocess.Popen[bytes]] = []
+        self.counted = collections.deque([(time.monotonic(), procfs.oom_kills())], maxlen=5)
 
     def run(self) -> None:
         """Answer until the connection ends."""
@@ -151,7 +156,16 @@ class Helper:
         for token, offset in workers.items():
             news[token] = _news(self.folder(token), offset, min(CHUNK, room))
             room -= len(news[token]["data"])
-        return news
+        return {"workers": news, "signs": self._signs()}
+
+    def _signs(self) -> list[str]:
+        """What would end processes now and leave nothing in their logs (last_word.py)."""
+        now = time.monotonic()
+        if now - self.counted[-1][0] >= COUNT_S:
+            self.counted.append((now, procfs.oom_kills()))
+        found = ["oom_killer"] if procfs.oom_kills() > self.counted[0][1] else []
+        folders = {"shm_full": segments.FOLDER, "disk_full": self.base}
+        return found + [sign for sign, folder in folders.items() if logfile.room(folder) < logfile.LEAST]
 
     def do_alive(self, token: str) -> list[int]:
         """Pids of a worker's session that still run."""
@@ -192,13 +206,8 @@ def _news(folder: Path, offset: int | None, most: int) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             procfs.write(sent, str(offset))
     code = _exit(folder)  # looked at before the log: once there is a code, nothing more of the leader comes
-    data, size = b"", procfs.size(folder / "log") or 0
-    if size > start and most > 0:
-        with (folder / "log").open("rb") as log:
-            log.seek(start)
-            data = log.read(most)
-    more = start + len(data) < size
-    return {"exit": code, "data": base64.b64encode(data).decode(), "offset": start + len(data), "more": more}
+    data, end, more = logfile.piece(folder / "log", start, most)
+    return {"exit": code, "data": base64.b64encode(data).decode(), "offset": end, "more": more}
 
 
 def _exit(folder: Path) -> int | None:

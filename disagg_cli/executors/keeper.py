@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from disagg_cli.executors import procfs
+    from disagg_cli.executors import logfile, procfs, segments
 else:
-    procfs = sys.modules["procfs"]
+    logfile, procfs, segments = (sys.modules.get(name) for name in ("logfile", "procfs", "segments"))
 
 GRACE_S = 5.0
 LOOK_S = 1.0
+RARELY_S = 60.0
 COMM = Path("/proc/self/comm")
 
 
@@ -41,6 +42,8 @@ class Keeper:
         self.lease = lease
         self.touched = procfs.touched(self.folder.parent / "touch")
         self.heard = time.monotonic()
+        self.segments: set[str] = set()
+        self.begun, self.next_look = time.monotonic(), 0.0
 
     def run(self) -> None:
         """Say on the output whether the worker exists, let go of it, and keep."""
@@ -97,12 +100,23 @@ class Keeper:
     def _keep(self, worker: subprocess.Popen[bytes]) -> None:
         while worker.poll() is None:
             signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
+            self._look_after()
             self._end_if_forgotten()
-        COMM.write_text(f"{procfs.ENDED}{worker.returncode}")
+        with contextlib.suppress(OSError):
+            COMM.write_text(f"{procfs.ENDED}{worker.returncode}")
         written = self._written(worker.returncode)
         while procfs.members(self.folder) or not written:
             time.sleep(0.2)
             written = written or self._written(worker.returncode) or self._end_if_forgotten()
+        segments.remove(self.segments)
+
+    def _look_after(self) -> None:
+        """Keep the log within bounds, and note what the worker has in /dev/shm: often at first, later now and then."""
+        logfile.trim(self.folder / "log", fetched=int(procfs.text(self.folder / "sent") or 0))
+        age = time.monotonic() - self.begun
+        if age >= self.next_look:
+            self.next_look = age + min(age, RARELY_S)
+            self.segments |= segments.mapped(procfs.members(self.folder))
 
     def _written(self, code: int) -> bool:
         """Whether the exit code is on disk, or is wanted no more."""
@@ -123,6 +137,7 @@ class Keeper:
         with contextlib.suppress(OSError), (self.folder / "log").open("a") as log:
             log.write(f"disagg: ended, because nobody has asked after it for {self.lease:.0f} s\n")
         self.lease += GRACE_S
+        self.segments |= segments.mapped(procfs.members(self.folder))
         for pid in procfs.members(self.folder):
             procfs.send(pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S

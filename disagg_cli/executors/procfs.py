@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,12 @@ def said_to_have_ended(keeper: dict[str, Any]) -> int | None:
     """The exit code that a keeper which runs tells by its name; None where there is none."""
     name = text(Path(f"/proc/{keeper['pid']}/comm")).strip() if runs(keeper) else ""
     return int(name[len(ENDED) :]) if name.startswith(ENDED) else None
+
+
+def oom_kills() -> int:
+    """How often the OOM killer has struck on this machine since its boot (proc(5), /proc/vmstat, oom_kill)."""
+    found = re.search(r"^oom_kill (\d+)$", text(Path("/proc/vmstat")), re.MULTILINE)
+    return int(found.group(1)) if found else 0
 
 
 def send(pid: int, signum: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import DisaggError, LaunchFailed
+from disagg_cli.executors.last_word import Sign, last_word
 from disagg_cli.executors.protocol import Executor, Handle, Site
 from disagg_cli.executors.ssh_connection import Connection, HostLost, address_of, encoded
 from disagg_cli.topology.deployment import Host
@@ -58,6 +59,7 @@ class SshExecutor:
         self._followed: dict[str, _Followed] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, LaunchFailed] = {}
+        self._full: set[str] = set()
 
     async def open(self) -> None:
         """Connections are made when they are needed."""
@@ -226,9 +228,20 @@ class SshExecutor:
         if not mine:
             return False
         offsets = {one.handle.token: one.offset for one in mine}
-        news = await self._at(host).ask("sync", within=self._timeouts.silent, workers=offsets)
-        more = [_take(one, news[one.handle.token], offsets[one.handle.token]) for one in mine]
+        found = await self._at(host).ask("sync", within=self._timeouts.silent, workers=offsets)
+        self._tell_of_disk(host, full="disk_full" in found["signs"])
+        news = found["workers"]
+        more = [_take(one, news[one.handle.token], offsets[one.handle.token], found["signs"]) for one in mine]
         return any(more)
+
+    def _tell_of_disk(self, host: str, *, full: bool) -> None:
+        """Say it once: what workers write there is lost."""
+        if full and host not in self._full:
+            self._full.add(host)
+            self._site.tell(f"disk full: no room for logs on {host}, below ~/.local/state")
+        elif not full and host in self._full:
+            self._full.remove(host)
+            self._site.tell(f"the disk of {host} takes logs again")
 
 
 def _not_started(command: Command, error: LaunchFailed) -> LaunchFailed:
@@ -239,14 +252,17 @@ def _not_started(command: Command, error: LaunchFailed) -> LaunchFailed:
     return LaunchFailed(f"{command.name} could not be started: {error.what}", where=command.argv[0])
 
 
-def _take(followed: _Followed, news: Mapping[str, Any], asked: int | None) -> bool:
+def _take(followed: _Followed, news: Mapping[str, Any], asked: int | None, signs: Sequence[Sign]) -> bool:
     """Add what is new to the log here. Whether there is more to fetch.
 
     An exit code counts once the log is whole, or where a full disk here may keep it from ever being that.
     """
     if followed.offset != asked:
         return True  # another question was faster
-    if fits := _add(followed.handle.log, base64.b64decode(news["data"])):
+    data = base64.b64decode(news["data"])
+    if news["exit"] and followed.exit is None and not news["more"]:
+        data += last_word(followed.handle.host, signs).encode()
+    if fits := _add(followed.handle.log, data):
         followed.offset = news["offset"]
     followed.whole = fits and not news["more"]
     if news["exit"] is not None and (followed.whole or not fits):

@@ -32,7 +32,7 @@ PAUSE_S = 0.3
 PRIVATE = "disagg-ssh-"
 OWNER = "owner"
 LEAVE_S = 2.0
-SENDS = ("procfs", "keeper", "survey", "helper")
+SENDS = ("procfs", "logfile", "segments", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
 
 FIXES = {

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
+from disagg_cli.executors.last_word import Sign
 from disagg_cli.facts import read_facts
 from disagg_cli.runtime.logs import CRASH, indented, last_lines
 
-Sign = Literal["oom_killer", "shm_full", "disk_full"]
 FROM_OUTSIDE = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
 """Ends that leave nothing in a log: whatever stands there is about something else."""
 

@@ -226,10 +226,12 @@ class Supervisor:
         process = self.recorder.state.processes[one.handle.name]
         text = logs.last_text(one.log.path)
         evidence = Evidence(text=text, exit_code=code)
+        folder = one.log.path.parent
         if one.command.host.local:
-            signs = kernel.signs(evidence.codes, self._oom_kills[0], one.log.path.parent)
-            evidence = replace(evidence, signs=signs)
-        cause, line = cause_of(evidence)
+            signs = kernel.signs(evidence.codes, self._oom_kills[0], folder)
+        else:
+            signs = kernel.told(evidence.codes, text, folder)
+        cause, line = cause_of(replace(evidence, signs=signs))
         crash = Crash(
             process=one.handle.name,
             host=one.handle.host,

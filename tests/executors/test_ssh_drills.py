@@ -163,6 +163,30 @@ def test_a_worker_that_dies_while_its_host_is_cut_off(launch, topology, ssh_lab)
     nothing_left(ssh_lab)
 
 
+def test_the_disk_of_a_host_is_full(launch, topology, ssh_lab):
+    """The run goes on, and names the host; why something dies there may then stand in no log, which is said as well."""
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    folder = ssh_lab.state / "disagg/remote"
+    folder.mkdir(parents=True, exist_ok=True)
+    ssh_lab.run("h2", f"mount -t tmpfs -o size=512k tmpfs {folder}")
+    try:
+        one = launch(topology())
+        begun = time.time()
+        ssh_lab.run("h2", f"dd if=/dev/zero of={folder}/ballast bs=4k")
+        wait_until(lambda: when(one, "disk full: no room for logs on h2"), within=20)
+        assert when(one, "disk full: no room for logs on h2") - begun < 5
+        assert one.state["phase"] == "serving"
+        ssh_lab.run("h2", f"kill -SEGV {worker(one, 'decode-0')['pid']}")
+        code, output = ended(one)
+        assert code == 4
+        assert "decode-0 died: killed by SIGSEGV\ncause: unknown, and the disk with its log is full" in output
+        assert "as this ended on h2, the disk with its log was full" in output
+        nothing_left(ssh_lab)
+    finally:
+        ssh_lab.run("h2", f"umount -l {folder}")
+
+
 def test_a_host_that_disappears(launch, topology, ssh_lab):
     one = launch(topology())
     begun = time.time()

@@ -2,6 +2,9 @@
 
 import ast
 import asyncio
+import json
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +20,7 @@ from ssh_lab import HOSTS
 from waiting import until
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper
+from disagg_cli.executors import helper, ssh_connection
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Site
 from disagg_cli.executors.ssh import SshExecutor
 from disagg_cli.executors.ssh_connection import PRIVATE, SENDS, modules
@@ -263,15 +266,20 @@ def full_host(ssh_lab):
 
 
 async def test_how_a_worker_ended_whose_host_has_no_room_to_write_it_down(ssh_lab, tmp_path, full_host):
-    async with ssh_place(tmp_path, ssh_lab) as here:
+    """The host is named: while it happens, and in the log of what ended meanwhile."""
+    told = []
+    async with ssh_place(tmp_path, ssh_lab, tell=told.append) as here:
         go = tmp_path / "go"
         code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)\nos._exit(3)"
         handle = await here.start(code)
         assert "100%" in full_host().stdout
+        await until(lambda: told)
+        assert told == ["disk full: no room for logs on h1, below ~/.local/state"]
         go.touch()
         async with asyncio.timeout(20):
             assert await here.ended(handle) == 3
             await here.executor.collect(handle)
+        assert handle.log.read_text() == "disagg: as this ended on h1, the disk with its log was full\n"
     await until(lambda: not ssh_lab.processes("h1"))
     assert ssh_lab.run("h1", f"ls {ssh_lab.state}/disagg/remote").stdout == "ballast\n"
 
@@ -329,6 +337,90 @@ async def test_what_was_written_while_nobody_followed(ssh_lab, tmp_path):
         here.executor = here.again()
         assert await here.ended(handle) == 0
         assert handle.log.read_text() == "first\nlast\n"
+
+
+@pytest.fixture
+def small_logs(monkeypatch):
+    """Logs there take a MiB at most, instead of 64."""
+    text = modules()["logfile"]
+    for name, size in {"HEAD": 64 << 10, "TAIL": 256 << 10, "MOST": 1 << 20}.items():
+        text = re.sub(rf"^{name} = .*$", f"{name} = {size}", text, flags=re.MULTILINE)
+    sent = modules() | {"logfile": text}
+    monkeypatch.setattr(ssh_connection, "modules", lambda: sent)
+
+
+LINES = """
+import sys, time
+for n in range({megabytes} * 16):
+    print("\\n".join("%015d" % (n * 4096 + i) for i in range(4096)), flush=True)
+    time.sleep({pause})
+print("last", flush=True)
+time.sleep(60)
+"""
+
+
+def taken(lab):
+    """Bytes of disk that logs take on the hosts."""
+    return sum(log.stat().st_blocks * 512 for log in (lab.state / "disagg/remote").rglob("log"))
+
+
+async def test_a_log_is_bounded_there_and_whole_here(ssh_lab, tmp_path, small_logs):
+    """What has been fetched is let go of, and nothing else."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start(LINES.format(megabytes=12, pause=0.02))
+        await until(lambda: handle.log.read_text().endswith("last\n"), within=60)
+        await until(lambda: taken(ssh_lab) <= 1 << 20)
+        assert handle.log.read_text() == "".join(f"{n:015d}\n" for n in range(12 * 65536)) + "last\n"
+
+
+async def test_a_log_that_nobody_fetches_is_bounded_too(ssh_lab, tmp_path, small_logs):
+    """Its begin and its end stay; how much is missing between them is said."""
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start("print('first', flush=True)\n" + LINES.format(megabytes=8, pause=0))
+        await here.executor.close()
+        await until(lambda: 0 < taken(ssh_lab) <= 1 << 20 and "last" in tail_there(ssh_lab), within=60)
+        here.executor = here.again()
+        await here.executor.poll(handle)
+        await until(lambda: handle.log.read_text().endswith("last\n"), within=30)
+    lines = handle.log.read_text().splitlines()
+    (said,) = [n for n, line in enumerate(lines) if line.startswith("disagg: ")]
+    assert lines[said] == "disagg: 7 MiB of this log were dropped before anybody could fetch them"
+    assert (lines[0], lines[said - 2], lines[-2]) == ("first", f"{said - 3:015d}", f"{8 * 65536 - 1:015d}")
+    assert "\0" not in handle.log.read_text()
+
+
+def tail_there(lab):
+    return "".join(log.read_bytes()[-100:].decode() for log in (lab.state / "disagg/remote").rglob("log"))
+
+
+async def test_shared_memory_of_a_worker_that_was_killed(ssh_lab, tmp_path):
+    """Its keeper saw what it had there."""
+    name = f"sgl_shm_{tmp_path.name}"
+    hold = f"f = open('/dev/shm/{name}', 'w+b'); f.truncate(8192); held = mmap.mmap(f.fileno(), 8192)"
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start(f"import mmap; {hold}; {FOREVER}")
+        await until(lambda: "ready" in handle.log.read_text())
+        await asyncio.sleep(3)
+        assert name in os.listdir("/dev/shm")
+        await here.executor.kill(handle)
+        await here.gone(handle)
+        await here.executor.collect(handle)
+        assert name not in os.listdir("/dev/shm")
+
+
+@pytest.mark.parametrize(("before", "said"), [(0, []), (1, ["oom_killer"])])
+def test_what_the_oom_killer_does_on_a_host(before, said):
+    """As the helper sees it: only what it did in the last seconds has to do with a death now."""
+    code = f"""
+import json, sys, types
+for name, text in json.load(sys.stdin).items():
+    exec(text, sys.modules.setdefault(name, types.ModuleType(name)).__dict__)
+here = sys.modules["helper"].Helper({{}})
+here.counted[0] = (here.counted[0][0], here.counted[0][1] - {before})
+print(json.dumps([one for one in here._signs() if one == "oom_killer"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(modules()), capture_output=True, text=True)
+    assert json.loads(done.stdout) == said
 
 
 async def test_a_folder_that_a_host_does_not_share(ssh_lab, tmp_path):

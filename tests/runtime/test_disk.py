@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+from disagg_cli.executors import logfile
 from disagg_cli.runtime import disk
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -41,7 +42,7 @@ def test_a_log_that_is_not_there(tmp_path):
 
 
 def test_where_no_hole_can_be_made_the_log_begins_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "_punch", lambda *_: False)
+    monkeypatch.setattr(logfile, "_punch", lambda *_: False)
     log = tmp_path / "log"
     write(log, 2 * MIB)
     assert disk.trim(log, **SMALL) > MIB
