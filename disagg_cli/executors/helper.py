@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -67,6 +68,7 @@ class Helper:
         self.base = Path(state) / "disagg/remote"
         self.writing = threading.Lock()
         self.keepers: list[subprocess.Popen[bytes]] = []
+        self.listeners: list[socket.socket] = []
         self.counted = collections.deque([(time.monotonic(), procfs.oom_kills())], maxlen=5)
 
     def run(self) -> None:
@@ -100,6 +102,20 @@ class Helper:
     def do_look(self, ports: dict[str, list[int]], paths: list[str]) -> dict[str, Any]:
         """What this host is like. ports: address -> those that must be free."""
         return {**survey.host(ports, paths), "facts": survey.survey()}
+
+    def do_listen(self, where: dict[str, list[int]]) -> None:
+        """Listen at these ports, address -> ports, as the servers will, so that disagg can see whether it gets there.
+
+        What cannot be bound is known from `look`. The kernel answers; nobody has to accept.
+        """
+        for address, port in ((address, port) for address, ports in where.items() for port in ports):
+            with contextlib.suppress(OSError):
+                self.listeners.append(survey.listen(address, port))
+
+    def do_hang_up(self) -> None:
+        """Give all these ports back."""
+        while self.listeners:
+            self.listeners.pop().close()
 
     def do_lacks(self, folder: str, files: dict[str, int]) -> list[str]:
         """Which of these files, name -> bytes, are not in a folder of this host."""

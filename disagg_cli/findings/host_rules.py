@@ -80,6 +80,11 @@ def _addresses(host: HostFacts, ports: Ports) -> Iterator[Finding]:
         if taken:
             who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
             yield finding("DSG415", f"ports that are taken on {host.host} ({at.address}): {who}", where=WHERE)
+        unreachable = host.unreachable.get(at.address, ()) if at.name == host.host else ()
+        if unreachable:
+            who = ", ".join(f"{port} ({wanted[port]})" for port in unreachable)
+            message = f"ssh reaches {host.host}, and nothing else from here reaches {at.address}: {who}"
+            yield finding("DSG419", message, where=WHERE)
 
 
 def _gpus(deployment: Deployment, host: HostFacts) -> int:

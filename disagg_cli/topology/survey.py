@@ -83,15 +83,31 @@ def count_gpus() -> int | None:
 
 
 def _can_bind(address: str, port: int) -> bool:
-    """As servers do: connections that linger from a run that has just ended do not count."""
     try:
-        family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+        _bound(address, port).close()
     except OSError:
         return False
     return True
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A listener at an address of this host. OSError if there can be none."""
+    listener = _bound(address, port)
+    listener.listen()
+    return listener
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    """As servers do: connections that linger from a run that has just ended do not count."""
+    family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def cuda_of_torch() -> int | None:

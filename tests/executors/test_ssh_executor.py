@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
@@ -20,11 +19,12 @@ from ssh_lab import HOSTS
 from waiting import until
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper, ssh_connection
+from disagg_cli.executors import helper, sessions, ssh_connection
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Site
 from disagg_cli.executors.ssh import SshExecutor
 from disagg_cli.executors.ssh_connection import PRIVATE, SENDS, modules
 from disagg_cli.settings import Timeouts
+from disagg_cli.topology.deployment import Host
 
 
 def connections(lab, host):
@@ -90,6 +90,35 @@ async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path, banne
     (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
     assert (facts.problem, facts.python) == ("", str(noisy))
     await executor.close()
+
+
+@pytest.fixture
+def behind_a_jump_host(ssh_lab, tmp_path):
+    """A Python that has a network of its own: ssh reaches it, and nothing else does."""
+    if not ssh_lab.isolated:
+        pytest.skip("a network of one's own takes a namespace, which is not allowed here")
+    up = "import fcntl, os, socket, struct, sys; "
+    up += (
+        "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14x', b'lo', 0x41)); "  # netdevice(7): SIOCSIFFLAGS, up
+    )
+    up += "os.execv(sys.argv[1], sys.argv[1:])"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec unshare --net "{sys.executable}" -c "{up}" "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize("jump", [True, False])
+async def test_what_only_ssh_reaches(ssh_lab, behind_a_jump_host, jump):
+    """Servers there could never be seen to be healthy. It is tried with listeners where they will listen."""
+    python = behind_a_jump_host if jump else sys.executable
+    executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(python)}))
+    host = Host(name="h1", address=HOSTS["h1"], gpus=0, local=False)
+    ports = {21900: "prefill-0 http", 21901: "prefill-0 bootstrap", 21902: "router"}
+    (facts,) = await executor.look([host], {host: ports, replace(host, address="0.0.0.0"): {21903: "router"}}, [])
+    await executor.close()
+    assert (facts.problem, facts.unreachable) == ("", {HOSTS["h1"]: (21900, 21902)} if jump else {})
+    assert sessions.taken(HOSTS["h1"], ports) == ()
 
 
 async def test_a_python_in_the_home_folder_there(ssh_lab, tmp_path):
@@ -393,6 +422,10 @@ def tail_there(lab):
     return "".join(log.read_bytes()[-100:].decode() for log in (lab.state / "disagg/remote").rglob("log"))
 
 
+def in_shared_memory(name):
+    return Path("/dev/shm", name).exists()
+
+
 async def test_shared_memory_of_a_worker_that_was_killed(ssh_lab, tmp_path):
     """Its keeper saw what it had there."""
     name = f"sgl_shm_{tmp_path.name}"
@@ -401,11 +434,11 @@ async def test_shared_memory_of_a_worker_that_was_killed(ssh_lab, tmp_path):
         handle = await here.start(f"import mmap; {hold}; {FOREVER}")
         await until(lambda: "ready" in handle.log.read_text())
         await asyncio.sleep(3)
-        assert name in os.listdir("/dev/shm")
+        assert in_shared_memory(name)
         await here.executor.kill(handle)
         await here.gone(handle)
         await here.executor.collect(handle)
-        assert name not in os.listdir("/dev/shm")
+        assert not in_shared_memory(name)
 
 
 @pytest.mark.parametrize(("before", "said"), [(0, []), (1, ["oom_killer"])])

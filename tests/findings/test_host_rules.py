@@ -39,6 +39,11 @@ def test_a_host_that_is_well():
         ("DSG416", {"gpus": 3}, "a has 3 GPU(s), and workers are placed on GPUs up to number 3"),
         ("DSG417", {"missing": ("/models/x",)}, "a does not have /models/x"),
         ("DSG418", {"foreign": ("203.0.113.1",)}, "203.0.113.1 is no address of a"),
+        (
+            "DSG419",
+            {"unreachable": {"a": (30000,)}},
+            "ssh reaches a, and nothing else from here reaches a: 30000 (prefill-0 http)",
+        ),
     ],
 )
 def test_a_rule(code, change, said):
