@@ -162,6 +162,19 @@ class Helper:
         if said != "started":
             raise RuntimeError(said.splitlines()[-1] if said else "its keeper died")
 
+    def do_started(self, run: str) -> list[dict[str, Any]]:
+        """Every worker of a run on this host, also one that is just being started."""
+        folders = [path for path in self.folder(run + "/").glob("*") if path.is_dir()]
+        deadline = time.monotonic() + KEEPER_S
+        while not all((folder / "leader").exists() for folder in folders) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        leaders = {folder.name: procfs.read_identity(folder / "leader") for folder in folders}
+        return [
+            {"token": f"{run}/{name}", "pid": leader["pid"], "born": procfs.born(leader["ticks"])}
+            for name, leader in leaders.items()
+            if leader
+        ]
+
     def do_sync(self, workers: dict[str, int | None]) -> dict[str, Any]:
         """How workers are, and what they have written since an offset; None: since what disagg was last sent."""
         self.keepers = [one for one in self.keepers if one.poll() is None]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
@@ -116,3 +116,11 @@ class Executor(Protocol):
 
     async def close(self) -> None:
         """Let go of what the executor itself holds."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An executor whose hosts know what was started there, also what a disagg that was killed had no time to note."""
+
+    async def started(self, host: str) -> tuple[Handle, ...]:
+        """What a host, by name, has been given to run for this run. LaunchFailed if it cannot be asked."""

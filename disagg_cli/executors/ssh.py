@@ -169,6 +169,15 @@ class SshExecutor:
         _add(log, b"")
         return handle
 
+    async def started(self, host: str) -> tuple[Handle, ...]:
+        """What a host has been given to run for this run. HostLost if it cannot be asked."""
+        found = await self._at(host).ask("started", run=self._site.run)
+        return tuple(self._found(host, **one) for one in found)
+
+    def _found(self, host: str, token: str, pid: int, born: float) -> Handle:
+        name = token.partition("/")[2].rpartition("-")[0]
+        return Handle(name=name, host=host, pid=pid, born=born, log=self._site.logs / f"{name}.log", token=token)
+
     async def poll(self, handle: Handle) -> int | None:
         """Exit code, -N for signal N, None while it runs. HostLost if its host cannot be found again."""
         if handle.token not in self._followed:

@@ -15,7 +15,7 @@ from typing import Any
 
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
-from disagg_cli.executors.protocol import Executor, Handle, Site
+from disagg_cli.executors.protocol import Executor, Handle, Remembers, Site
 from disagg_cli.executors.registry import make
 from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
@@ -144,6 +144,8 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
     lost: dict[str, LaunchFailed] = {}
     deadline = time.monotonic() + STOP_S
     try:
+        if (now := status(run)).phase == "lost" and isinstance(executor, Remembers):
+            handles += await _unrecorded(executor, made, now.state, lost)
         if handles:
             await executor.open()
         while left := await _survivors(executor, [one for one in handles if one.name not in lost], lost):
@@ -186,6 +188,25 @@ async def _survivors(executor: Executor, handles: Sequence[Handle], lost: dict[s
         elif isinstance(answer, BaseException):
             raise answer
     return [handle for handle, pids in zip(handles, answers, strict=True) if pids and handle.name not in lost]
+
+
+async def _unrecorded(
+    executor: Remembers, made: Mapping[str, Any], state: Mapping[str, Any], lost: dict[str, LaunchFailed]
+) -> list[Handle]:
+    """What was started in the moment in which its supervisor was killed. Hosts that cannot be asked go into `lost`."""
+    waiting = {process["name"] for process in state["processes"] if process["phase"] == "waiting"}
+    hosts = {one["host"]: one["name"] for one in made.get("processes", ()) if one["name"] in waiting}
+    answers = await asyncio.gather(*map(executor.started, hosts), return_exceptions=True)
+    found: list[Handle] = []
+    for name, answer in zip(hosts.values(), answers, strict=True):
+        if isinstance(answer, LaunchFailed):
+            lost[name] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found += answer
+    known = {process.get("token") for process in state["processes"]}
+    return [handle for handle in found if handle.token not in known]
 
 
 def _handle(process: dict[str, Any]) -> Handle | None:

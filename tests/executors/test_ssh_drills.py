@@ -235,6 +235,21 @@ def test_stop_after_disagg_itself_was_killed(launch, topology, ssh_lab, environm
     nothing_left(ssh_lab)
 
 
+def test_stop_after_disagg_was_killed_before_it_could_note_a_start(launch, topology, ssh_lab, environment):
+    """Its host knows. The record is put back to what it was in the moment between the start and its note."""
+    one = launch(topology())
+    one.process.kill()
+    one.process.wait(5)
+    state = one.state
+    for process in state["processes"]:
+        if process["name"] == "decode-1":
+            process |= {"pid": None, "born": 0.0, "token": "", "host": "", "phase": "waiting"}
+    (one.run_dir / "state.json").write_text(json.dumps(state))
+    stopped = run(environment, "stop", "--run", one.run_dir.name, "--json")
+    assert set(json.loads(stopped.stdout)["leftovers"]) == {"prefill-0", "decode-0", "decode-1", "router"}
+    nothing_left(ssh_lab)
+
+
 @pytest.mark.parametrize("moment", ["prefill-0 starting", "decode-0 healthy"])
 def test_interrupted_before_it_serves(launch, topology, ssh_lab, moment):
     one = launch(topology(), serving=False)
