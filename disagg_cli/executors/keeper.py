@@ -51,18 +51,12 @@ class Keeper:
             with self._claim():
                 worker = self._start()
         except (OSError, ValueError) as error:
-            sys.stdout.write(str(error))
-            sys.stdout.flush()
+            _say(str(error))
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        sys.stdout.write("started")
-        sys.stdout.flush()
-        if worker is None:
-            return
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
-        self._keep(worker)
+        _say("started")
+        if worker:
+            self._keep(worker)
 
     @contextlib.contextmanager
     def _claim(self) -> Iterator[None]:
@@ -107,7 +101,8 @@ class Keeper:
         written = self._written(worker.returncode)
         while procfs.members(self.folder) or not written:
             time.sleep(0.2)
-            written = written or self._written(worker.returncode) or self._end_if_forgotten()
+            written = written or self._written(worker.returncode)
+            written = self._end_if_forgotten() or written
         segments.remove(self.segments)
 
     def _look_after(self) -> None:
@@ -146,3 +141,12 @@ class Keeper:
         for pid in procfs.members(self.folder):
             procfs.send(pid, signal.SIGKILL)
         return True
+
+
+def _say(text: str) -> None:
+    """Tell the helper, which may have gone with its connection, and let go of what it gave us."""
+    with contextlib.suppress(OSError):
+        os.write(1, text.encode())
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)

@@ -67,7 +67,8 @@ class Executor(Protocol):
     1. `open` comes first, `close` last; `close` does not end what was started.
     2. `place` says which machines stand behind the hosts of the deployment; `look` what is known of them.
     3. `start` returns once the process exists; where it is cancelled there is none. The process's output reaches `log`,
-       a file of this machine: while it runs, and all of it before `poll` returns an exit code or `collect` returns.
+       a file of this machine: while it runs, and all of it before `poll` returns an exit code or `collect` returns,
+       unless a full disk here keeps it from that.
     4. `poll` is cheap, and never forgets an exit code that it has seen.
     5. `terminate` asks the leader to end; `kill` ends every process of the session, also after the leader has gone.
     6. Everything that takes a Handle works in an executor that did not start the process: from the Handle alone.

@@ -264,13 +264,16 @@ def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
 def _private() -> Path:
     """A folder for the sockets of shared connections; their paths must be short (unix(7): 108 bytes).
 
-    Removed at the end; of a disagg that was killed, by the next one.
+    Removed at the end; of a disagg that was killed, by the next one. LaunchFailed if it cannot be made.
     """
     for folder in Path("/tmp").glob(f"{PRIVATE}*"):
         if _abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp"))
-    procfs.write(folder / OWNER, json.dumps(procfs.identity(os.getpid())))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp"))
+        procfs.write(folder / OWNER, json.dumps(procfs.identity(os.getpid())))
+    except OSError as error:
+        raise LaunchFailed(f"ssh's sockets find no place: {error}", where="/tmp", fix="make room there") from None
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

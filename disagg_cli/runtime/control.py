@@ -144,8 +144,8 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
     lost: dict[str, LaunchFailed] = {}
     deadline = time.monotonic() + STOP_S
     try:
-        if (now := status(run)).phase == "lost" and isinstance(executor, Remembers):
-            handles += await _unrecorded(executor, made, now.state, lost)
+        if isinstance(executor, Remembers):
+            handles += await _unrecorded(executor, made, status(run), lost)
         if handles:
             await executor.open()
         while left := await _survivors(executor, [one for one in handles if one.name not in lost], lost):
@@ -191,11 +191,17 @@ async def _survivors(executor: Executor, handles: Sequence[Handle], lost: dict[s
 
 
 async def _unrecorded(
-    executor: Remembers, made: Mapping[str, Any], state: Mapping[str, Any], lost: dict[str, LaunchFailed]
+    executor: Remembers, made: Mapping[str, Any], now: Status, lost: dict[str, LaunchFailed]
 ) -> list[Handle]:
-    """What was started in the moment in which its supervisor was killed. Hosts that cannot be asked go into `lost`."""
-    waiting = {process["name"] for process in state["processes"] if process["phase"] == "waiting"}
-    hosts = {one["host"]: one["name"] for one in made.get("processes", ()) if one["name"] in waiting}
+    """What was started though nobody could note it: its supervisor was killed, or the host lost, in that moment.
+
+    Hosts that cannot be asked go into `lost`.
+    """
+    processes = now.state["processes"]
+    unsure = {one["name"] for one in processes if one["phase"] == "failed" and one["pid"] is None}
+    if now.phase == "lost":
+        unsure |= {one["name"] for one in processes if one["phase"] == "waiting"}
+    hosts = {one["host"]: one["name"] for one in made.get("processes", ()) if one["name"] in unsure}
     answers = await asyncio.gather(*map(executor.started, hosts), return_exceptions=True)
     found: list[Handle] = []
     for name, answer in zip(hosts.values(), answers, strict=True):
@@ -205,7 +211,7 @@ async def _unrecorded(
             raise answer
         else:
             found += answer
-    known = {process.get("token") for process in state["processes"]}
+    known = {process.get("token") for process in processes}
     return [handle for handle in found if handle.token not in known]
 
 

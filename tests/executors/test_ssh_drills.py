@@ -235,15 +235,21 @@ def test_stop_after_disagg_itself_was_killed(launch, topology, ssh_lab, environm
     nothing_left(ssh_lab)
 
 
-def test_stop_after_disagg_was_killed_before_it_could_note_a_start(launch, topology, ssh_lab, environment):
-    """Its host knows. The record is put back to what it was in the moment between the start and its note."""
+@pytest.mark.parametrize(
+    ("phase", "run_phase"),
+    [("waiting", "serving"), ("failed", "ended")],
+    ids=["disagg was killed in that moment", "the host was lost in that moment"],
+)
+def test_stop_finds_a_start_that_nobody_could_note(launch, topology, ssh_lab, environment, phase, run_phase):
+    """Its host knows. The record is put back to what it was between the start and its note."""
     one = launch(topology())
     one.process.kill()
     one.process.wait(5)
     state = one.state
     for process in state["processes"]:
         if process["name"] == "decode-1":
-            process |= {"pid": None, "born": 0.0, "token": "", "host": "", "phase": "waiting"}
+            process |= {"pid": None, "born": 0.0, "token": "", "host": "", "phase": phase}
+    state["phase"] = run_phase
     (one.run_dir / "state.json").write_text(json.dumps(state))
     stopped = run(environment, "stop", "--run", one.run_dir.name, "--json")
     assert set(json.loads(stopped.stdout)["leftovers"]) == {"prefill-0", "decode-0", "decode-1", "router"}
