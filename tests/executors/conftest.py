@@ -30,3 +30,23 @@ def shared_parent(tiny_parent, monkeypatch):
     """The same, found by WarmExecutor."""
     monkeypatch.setenv(SHARED_PARENT, str(tiny_parent))
     return tiny_parent
+
+
+@pytest.fixture
+def behind_a_jump_host(ssh_lab, tmp_path):
+    """Give a Python a network of its own: ssh reaches it, and nothing else does."""
+    if not ssh_lab.isolated:
+        pytest.skip("a network of one's own takes a namespace, which is not allowed here")
+    up = "import fcntl, os, socket, struct, sys; "
+    up += (
+        "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14x', b'lo', 0x41)); "  # netdevice(7): SIOCSIFFLAGS, up
+    )
+    up += "os.execv(sys.argv[1], sys.argv[1:])"
+
+    def python(real):
+        file = tmp_path / "python-of-its-own-network"
+        file.write_text(f'#!/bin/sh\nexec unshare --net "{sys.executable}" -c "{up}" "{real}" "$@"\n')
+        file.chmod(0o755)
+        return file
+
+    return python

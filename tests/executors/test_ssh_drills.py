@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import time
 import urllib.request
 
@@ -320,6 +321,20 @@ def test_hosts_are_checked_first_and_all_at_once(topology, environment, ssh_lab,
     assert "DSG411 nobody.invalid cannot be used: ssh: Could not resolve hostname nobody.invalid" in done.stderr
     assert "DSG411 h1" not in done.stderr
     assert "see that the host is up, and its sshd at the port that `ssh -G h8` shows" in done.stderr
+    assert not (home / "runs").exists()
+
+
+def test_hosts_that_only_ssh_reaches(topology, environment, ssh_lab, behind_a_jump_host, home):
+    """As behind a jump host: their servers would never be seen to be healthy."""
+    ssh = {"hosts": list(HOSTS), "python": str(behind_a_jump_host(sys.executable)), "config": str(ssh_lab.config)}
+    config = str(topology(executor={"ssh": ssh}))
+    checked = json.loads(run(environment, "check", "--hosts", "--json", config).stdout)
+    found = [one["message"] for one in checked["topologies"][0]["findings"] if one["code"] == "DSG419"]
+    assert [message.partition(",")[0] for message in found] == [f"ssh reaches {host}" for host in HOSTS]
+    done = run(environment, "launch", config)
+    assert done.returncode == 3
+    assert "DSG419 ssh reaches h2, and nothing else from here reaches 127.0.0.3" in done.stderr
+    assert "run disagg on a machine of the hosts' own network" in done.stderr
     assert not (home / "runs").exists()
 
 

@@ -92,26 +92,10 @@ async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path, banne
     await executor.close()
 
 
-@pytest.fixture
-def behind_a_jump_host(ssh_lab, tmp_path):
-    """A Python that has a network of its own: ssh reaches it, and nothing else does."""
-    if not ssh_lab.isolated:
-        pytest.skip("a network of one's own takes a namespace, which is not allowed here")
-    up = "import fcntl, os, socket, struct, sys; "
-    up += (
-        "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14x', b'lo', 0x41)); "  # netdevice(7): SIOCSIFFLAGS, up
-    )
-    up += "os.execv(sys.argv[1], sys.argv[1:])"
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec unshare --net "{sys.executable}" -c "{up}" "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    return python
-
-
 @pytest.mark.parametrize("jump", [True, False])
 async def test_what_only_ssh_reaches(ssh_lab, behind_a_jump_host, jump):
     """Servers there could never be seen to be healthy. It is tried with listeners where they will listen."""
-    python = behind_a_jump_host if jump else sys.executable
+    python = behind_a_jump_host(sys.executable) if jump else sys.executable
     executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(python)}))
     host = Host(name="h1", address=HOSTS["h1"], gpus=0, local=False)
     ports = {21900: "prefill-0 http", 21901: "prefill-0 bootstrap", 21902: "router"}
