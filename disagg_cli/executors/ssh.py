@@ -18,8 +18,9 @@ from typing import Any
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import DisaggError, LaunchFailed
 from disagg_cli.executors.last_word import Sign, last_word
+from disagg_cli.executors.openssh import address_of
 from disagg_cli.executors.protocol import Executor, Handle, Site
-from disagg_cli.executors.ssh_connection import Connection, HostLost, address_of, encoded
+from disagg_cli.executors.ssh_connection import Connection, HostLost, encoded
 from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
 

@@ -6,11 +6,8 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import shlex
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
@@ -18,19 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper, procfs, sessions
+from disagg_cli.executors import helper, openssh
 from disagg_cli.settings import Timeouts
-
-PERSIST_S = 10
-"""How long ssh keeps a connection for the next that wants it: the check before a launch, and then the launch."""
-
-SINCE_8_7 = {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthentication": "no"}
-"""Options that an older ssh does not know (OpenSSH 8.7's release notes)."""
 
 LINE = 8 << 20
 PAUSE_S = 0.3
-PRIVATE = "disagg-ssh-"
-OWNER = "owner"
 LEAVE_S = 2.0
 SENDS = ("procfs", "logfile", "segments", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
@@ -59,10 +48,10 @@ class Connection:
     ) -> None:
         self.host = host
         self.python = python
-        file = _config(config)
-        self._socket = _private() / hashlib.sha256(f"{file} {host}".encode()).hexdigest()[:12]
+        file = openssh.config_of(config)
+        self._socket = openssh.private() / hashlib.sha256(f"{file} {host}".encode()).hexdigest()[:12]
         self._said = self._socket.with_suffix(".said")
-        self.options = (*file, *_options(self._socket, timeouts))
+        self.options = (*file, *openssh.options(self._socket, timeouts))
         self.timeouts = timeouts
         self.tell = tell
         self.lost: HostLost | None = None
@@ -152,15 +141,18 @@ class Connection:
         # ssh hands one string to the login shell, which knows where `~` is
         home, path = ("~/", self.python[2:]) if self.python.startswith("~/") else ("", self.python)
         words = f"exec {home}{shlex.quote(path)} -c {shlex.quote(helper.BOOT)}"
-        with self._said.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *("ssh", *self.options, "--", self.host, words),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C is for us
-                limit=LINE,
-            )
+        try:
+            with self._said.open("wb") as errors:
+                process = await asyncio.create_subprocess_exec(
+                    *("ssh", *self.options, "--", self.host, words),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,  # Ctrl-C is for us
+                    limit=LINE,
+                )
+        except OSError as error:
+            raise openssh.no_ssh(error) from None
         assert process.stdin
         assert process.stdout
         # At first a Python on a network disk may take its time; a host that was there is either quick or lost.
@@ -230,64 +222,6 @@ class Connection:
         self._socket.unlink(missing_ok=True)
 
 
-def _config(file: str | None) -> tuple[str, ...]:
-    """The option that names an ssh_config. No shell sees it that would know where `~` is."""
-    return ("-F", str(Path(file).expanduser())) if file else ()
-
-
-def _options(socket: Path, timeouts: Timeouts) -> tuple[str, ...]:
-    """What is asked of ssh over what the user's ssh_config says, which is written for people at a terminal."""
-    wanted = {
-        "IgnoreUnknown": ",".join(SINCE_8_7),
-        "BatchMode": "yes",
-        "ConnectTimeout": f"{timeouts.connect:.0f}",
-        "ConnectionAttempts": "1",
-        "ServerAliveInterval": "1",
-        "ServerAliveCountMax": f"{timeouts.silent:.0f}",
-        "ControlMaster": "auto",
-        "ControlPath": str(socket),
-        "ControlPersist": str(PERSIST_S),
-        "RequestTTY": "no",
-        "RemoteCommand": "none",
-        "PermitLocalCommand": "no",
-        "ForwardX11": "no",
-        "ClearAllForwardings": "yes",  # a port that another ssh of the user's forwards already would end this one
-        "ExitOnForwardFailure": "no",
-        "Tunnel": "no",
-        "LogLevel": "ERROR",
-        **SINCE_8_7,
-    }
-    return tuple(word for name, value in wanted.items() for word in ("-o", f"{name}={value}"))
-
-
-@cache
-def _private() -> Path:
-    """A folder for the sockets of shared connections; their paths must be short (unix(7): 108 bytes).
-
-    Removed at the end; of a disagg that was killed, by the next one. LaunchFailed if it cannot be made.
-    """
-    for folder in Path("/tmp").glob(f"{PRIVATE}*"):
-        if _abandoned(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp"))
-        procfs.write(folder / OWNER, json.dumps(procfs.identity(os.getpid())))
-    except OSError as error:
-        raise LaunchFailed(f"ssh's sockets find no place: {error}", where="/tmp", fix="make room there") from None
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _abandoned(folder: Path) -> bool:
-    """Whether this user's disagg that made a folder has gone. What others lay there is neither read nor removed."""
-    try:
-        mine = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
-    except OSError:
-        return False
-    owner = procfs.read_identity(folder / OWNER) if mine else {}
-    return bool(owner) and not procfs.runs(owner)
-
-
 @cache
 def modules() -> dict[str, str]:
     """What is sent to a host: name -> text."""
@@ -312,32 +246,3 @@ def _last(text: str) -> str:
 def encoded(data: bytes) -> str:
     """Bytes as JSON carries them."""
     return base64.b64encode(data).decode()
-
-
-async def address_of(host: str, config: str | None, within: float) -> str | None:
-    """The address that ssh connects to, as `ssh -G` says: the HostName of an alias. None where ssh does not say.
-
-    LaunchFailed where it does not end: an ssh_config may run programs (ssh_config(5), Match exec).
-    """
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *("ssh", *_config(config), "-G", "--", host),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise LaunchFailed(f"ssh cannot be run: {error}", fix="install the OpenSSH client") from None
-    try:
-        async with asyncio.timeout(within):
-            said, _ = await process.communicate()
-    except TimeoutError:
-        fix = "see what it waits for: a `Match exec` in the ssh_config, or a name server"
-        raise LaunchFailed(f"`ssh -G {host}` does not end within {within:.0f} s", where=host, fix=fix) from None
-    finally:
-        if process.returncode is None:
-            sessions.kill_session(process.pid)
-            await process.communicate()
-    words = (line.split(" ", 1) for line in said.decode(errors="replace").splitlines())
-    return next((value for name, *rest in words if name == "hostname" for value in rest), None)

@@ -19,10 +19,11 @@ from ssh_lab import HOSTS
 from waiting import until
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper, sessions, ssh_connection
+from disagg_cli.executors import helper, openssh, sessions, ssh_connection
+from disagg_cli.executors.openssh import PRIVATE, SINCE_8_7
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Site
 from disagg_cli.executors.ssh import SshExecutor
-from disagg_cli.executors.ssh_connection import PRIVATE, SENDS, modules
+from disagg_cli.executors.ssh_connection import SENDS, modules
 from disagg_cli.settings import Timeouts
 from disagg_cli.topology.deployment import Host
 
@@ -118,6 +119,8 @@ async def test_a_python_in_the_home_folder_there(ssh_lab, tmp_path):
 async def test_an_ssh_config_for_a_terminal(ssh_lab, tmp_path):
     """What people have in theirs must not end, hide or detach the connection."""
     settings = {
+        "IgnoreUnknown": "UseKeychain",
+        "UseKeychain": "yes",
         "LocalForward": f"{ssh_lab.port} localhost:1",  # taken
         "ExitOnForwardFailure": "yes",
         "ControlMaster": "no",
@@ -143,7 +146,7 @@ async def test_an_ssh_config_for_a_terminal(ssh_lab, tmp_path):
 
 def test_what_a_killed_disagg_leaves_in_tmp(tmp_path):
     """The sockets of its shared connections; the next one removes them, and nobody else's."""
-    code = "from disagg_cli.executors import ssh_connection as s; print(s._private(), flush=True); input()"
+    code = "from disagg_cli.executors import openssh; print(openssh.private(), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         left = Path(first.stdout.readline().decode().strip())
         first.kill()
@@ -152,6 +155,23 @@ def test_what_a_killed_disagg_leaves_in_tmp(tmp_path):
         assert Path(unknown).exists()
     assert not left.exists()
     assert not Path(run.stdout.decode().strip()).exists()
+
+
+async def test_no_ssh_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    executor = SshExecutor(Site(settings={"addresses": {"h1": "10.0.0.1"}}))
+    (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+    assert (facts.problem.partition(":")[0], facts.fix) == ("ssh cannot be run", "install the OpenSSH client")
+
+
+def test_an_old_ssh_is_not_asked_for_what_it_does_not_know(ssh_lab, tmp_path, monkeypatch):
+    """Before 8.7 it ends with "Bad configuration option"."""
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    newer = openssh._newer_options.__wrapped__
+    assert newer() == SINCE_8_7
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert newer() == {}
 
 
 async def test_connections_that_are_lost_again_and_again(ssh_lab, tmp_path):
