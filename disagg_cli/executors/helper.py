@@ -122,13 +122,18 @@ class Helper:
         return [name for name, size in files.items() if procfs.size(Path(folder) / name) != size]
 
     def do_put(self, path: str, at: int, data: str, size: int) -> None:
-        """Write a part of a file; it has its name once it is whole."""
+        """Write a part of a file; it has its name once it is whole. What finds no room leaves nothing behind."""
         draft = Path(path + ".part")
         draft.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("r+b" if at else "wb") as file:
-            file.seek(at)
-            file.write(base64.b64decode(data))
-            whole = file.tell() == size
+        try:
+            with draft.open("r+b" if at else "wb") as file:
+                file.seek(at)
+                file.write(base64.b64decode(data))
+                whole = file.tell() == size
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
         if whole:
             draft.rename(path)
 

@@ -125,6 +125,7 @@ class SshExecutor:
             raise
         except LaunchFailed as error:
             fix = "set DISAGG_HOME to a folder that can be made under the same path on every host"
+            fix = f"make room on {host.name}" if _is_full(error) else fix
             raise LaunchFailed(f"{folder} cannot be copied to {error.what}", where=host.name, fix=fix) from None
 
     async def start(self, command: Command, log: Path) -> Handle:
@@ -295,10 +296,15 @@ async def _connects(address: str, port: int, within: float) -> bool:
 
 def _not_started(command: Command, error: LaunchFailed) -> LaunchFailed:
     host = command.host.name
-    if any(f"[Errno {number}]" in error.what for number in (errno.ENOSPC, errno.EDQUOT)):
+    if _is_full(error):
         fix = f"make room on {host} for ~/.local/state/disagg, or set XDG_STATE_HOME there"
         return LaunchFailed(f"{command.name} could not be started: disk full: {error.what}", where=host, fix=fix)
     return LaunchFailed(f"{command.name} could not be started: {error.what}", where=command.argv[0])
+
+
+def _is_full(error: LaunchFailed) -> bool:
+    """Whether a host's helper says that its disk, or the user's share of it, is full."""
+    return any(f"[Errno {number}]" in error.what for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def _take(followed: _Followed, news: Mapping[str, Any], asked: int | None, signs: Sequence[Sign]) -> bool:

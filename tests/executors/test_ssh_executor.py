@@ -479,6 +479,21 @@ async def test_a_folder_that_a_host_does_not_share(ssh_lab, tmp_path):
         ssh_lab.run("h1", f"umount {model}")
 
 
+async def test_a_folder_that_a_host_has_no_room_for(ssh_lab, tmp_path):
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    (model := tmp_path / "model").mkdir()
+    (model / "weights").write_bytes(bytes(1 << 20))
+    ssh_lab.run("h1", f"mount -t tmpfs -o size=64k tmpfs {model}")
+    try:
+        async with ssh_place(tmp_path, ssh_lab) as here:
+            with pytest.raises(LaunchFailed, match=r"model cannot be copied to h1: .*No space left") as caught:
+                await here.executor.provide([here.host], model)
+        assert (caught.value.fix, ssh_lab.run("h1", f"ls {model}").stdout) == ("make room on h1", "")
+    finally:
+        ssh_lab.run("h1", f"umount {model}")
+
+
 async def test_a_folder_that_cannot_be_made_there(ssh_lab, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
