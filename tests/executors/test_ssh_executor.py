@@ -53,7 +53,9 @@ async def test_an_ssh_config_that_never_ends(tmp_path):
     site = Site(settings={"config": str(config)}, timeouts=Timeouts(connect=1.0))
     with pytest.raises(LaunchFailed, match="`ssh -G h1` does not end within 1 s"):
         await SshExecutor(site).place([replace(HERE, name="h1")])
-    await until(lambda: not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in _words(one)])
+    await until(
+        lambda: not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in _words(one)], within=60
+    )
 
 
 def _words(process):
@@ -243,7 +245,7 @@ async def test_a_worker_that_nobody_asks_after_is_ended(ssh_lab, tmp_path):
         await asyncio.sleep(3)
         assert await here.executor.poll(handle) is None  # as long as it is followed, it goes on
         await here.executor.close()
-        await until(lambda: not ssh_lab.processes(), within=20)
+        await until(lambda: not ssh_lab.processes(), within=60)
         here.executor = here.again()
         assert await here.ended(handle) == -signal.SIGTERM
         assert "disagg: ended, because nobody has asked after it for 1 s" in handle.log.read_text()
@@ -276,7 +278,7 @@ async def test_a_full_disk_here_hides_no_death(ssh_lab, tmp_path, small_disk):
         (ballast := small_disk / "ballast").write_bytes(bytes(56 << 10))
         here.folder = small_disk
         handle = await here.start("print('x' * 30_000); print('last'); raise SystemExit(3)")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await here.ended(handle) == 3
         await here.executor.collect(handle)
         assert handle.log.read_text() == ""
@@ -306,14 +308,14 @@ async def test_how_a_worker_ended_whose_host_has_no_room_to_write_it_down(ssh_la
         code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.1)\nos._exit(3)"
         handle = await here.start(code)
         assert "100%" in full_host().stdout
-        await until(lambda: told)
+        await until(lambda: told, within=60)
         assert told == ["disk full: no room for logs on h1, below ~/.local/state"]
         go.touch()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await here.ended(handle) == 3
             await here.executor.collect(handle)
         assert handle.log.read_text() == "disagg: as this ended on h1, the disk with its log was full\n"
-    await until(lambda: not ssh_lab.processes("h1"))
+    await until(lambda: not ssh_lab.processes("h1"), within=60)
     assert ssh_lab.run("h1", f"ls {ssh_lab.state}/disagg/remote").stdout == "ballast\n"
 
 
@@ -351,12 +353,12 @@ async def test_a_start_on_a_host_that_hangs_is_not_waited_for(ssh_lab, tmp_path)
             starting = asyncio.create_task(here.start(FOREVER))
             await asyncio.sleep(0.2)
             starting.cancel()
-            done, _ = await asyncio.wait([starting], timeout=15)
+            done, _ = await asyncio.wait([starting], timeout=60)
             assert done
             assert any("program may run on h1, which hangs" in text for text in told)
         finally:
             ssh_lab.thaw("h1")
-    await until(lambda: not ssh_lab.processes(), within=30)
+    await until(lambda: not ssh_lab.processes(), within=60)
 
 
 async def test_what_was_written_while_nobody_followed(ssh_lab, tmp_path):
@@ -402,7 +404,7 @@ async def test_a_log_is_bounded_there_and_whole_here(ssh_lab, tmp_path, small_lo
     async with ssh_place(tmp_path, ssh_lab) as here:
         handle = await here.start(LINES.format(megabytes=12, pause=0.02))
         await until(lambda: handle.log.read_text().endswith("last\n"), within=60)
-        await until(lambda: taken(ssh_lab) <= 1 << 20)
+        await until(lambda: taken(ssh_lab) <= 1 << 20, within=60)
         assert handle.log.read_text() == "".join(f"{n:015d}\n" for n in range(12 * 65536)) + "last\n"
 
 
@@ -414,7 +416,7 @@ async def test_a_log_that_nobody_fetches_is_bounded_too(ssh_lab, tmp_path, small
         await until(lambda: 0 < taken(ssh_lab) <= 1 << 20 and "last" in tail_there(ssh_lab), within=60)
         here.executor = here.again()
         await here.executor.poll(handle)
-        await until(lambda: handle.log.read_text().endswith("last\n"), within=30)
+        await until(lambda: handle.log.read_text().endswith("last\n"), within=60)
     lines = handle.log.read_text().splitlines()
     (said,) = [n for n, line in enumerate(lines) if line.startswith("disagg: ")]
     assert lines[said] == "disagg: 7 MiB of this log were dropped before anybody could fetch them"
@@ -436,8 +438,8 @@ async def test_shared_memory_of_a_worker_that_was_killed(ssh_lab, tmp_path):
     hold = f"f = open('/dev/shm/{name}', 'w+b'); f.truncate(8192); held = mmap.mmap(f.fileno(), 8192)"
     async with ssh_place(tmp_path, ssh_lab) as here:
         handle = await here.start(f"import mmap; {hold}; {FOREVER}")
-        await until(lambda: "ready" in handle.log.read_text())
-        await asyncio.sleep(3)
+        await until(lambda: "ready" in handle.log.read_text(), within=60)
+        await asyncio.sleep(5)
         assert in_shared_memory(name)
         await here.executor.kill(handle)
         await here.gone(handle)
