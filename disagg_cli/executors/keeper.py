@@ -93,9 +93,9 @@ class Keeper:
 
     def _keep(self, worker: subprocess.Popen[bytes]) -> None:
         while worker.poll() is None:
-            signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
             self._look_after()
             self._end_if_forgotten()
+            signal.sigtimedwait([signal.SIGCHLD], LOOK_S)
         with contextlib.suppress(OSError):
             COMM.write_text(f"{procfs.ENDED}{worker.returncode}")
         written = self._written(worker.returncode)
