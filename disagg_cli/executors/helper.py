@@ -4,8 +4,8 @@ Standard library only, Python 3.8 or later, Linux. It answers one JSON document 
 Each worker has a keeper, a process that outlives the connection: it started the worker, and writes down how it ended.
 
 A worker's folder, ~/.local/state/disagg/remote/RUN/HOST/WORKER, holds `log`, `leader` (pid, start time in ticks, boot
-id), `keeper` (the same), `exit` and `sent` (how far disagg has the log). RUN/HOST/touch is touched by each `sync`;
-RUN/HOST/claim is locked by a keeper while it starts its worker.
+id), `keeper` (the same), `exit`, `sent` (how far disagg has the log) and `segments` (what it had in /dev/shm).
+RUN/HOST/touch is touched by each `sync`; RUN/HOST/claim is locked by a keeper while it starts its worker.
 """
 
 from __future__ import annotations
@@ -208,13 +208,23 @@ class Helper:
     def do_terminate(self, token: str) -> None:
         """Ask the leader to end."""
         folder = self.folder(token)
+        self._note_segments(folder)
         if procfs.runs(leader := procfs.read_identity(folder / "leader")):
             procfs.send(leader["pid"], signal.SIGTERM)
 
     def do_kill(self, token: str) -> None:
         """End the whole session."""
-        for pid in procfs.members(self.folder(token)):
+        folder = self.folder(token)
+        self._note_segments(folder)
+        for pid in procfs.members(folder):
             procfs.send(pid, signal.SIGKILL)
+
+    def _note_segments(self, folder: Path) -> None:
+        """What a worker has in /dev/shm as it is to end, for its keeper, which may have looked too long ago."""
+        file = folder / "segments"
+        if found := segments.mapped(procfs.members(folder)):
+            with contextlib.suppress(OSError):
+                procfs.write(file, "\n".join({*found, *procfs.text(file).split()}))
 
     def do_forget(self, token: str) -> None:
         """Remove the files of a worker that has ended, and of the run with its last worker."""

@@ -103,7 +103,7 @@ class Keeper:
             time.sleep(0.2)
             written = written or self._written(worker.returncode)
             written = self._end_if_forgotten() or written
-        segments.remove(self.segments)
+        segments.remove(self.segments.union(procfs.text(self.folder / "segments").split()))
 
     def _look_after(self) -> None:
         """Keep the log within bounds, and note what the worker has in /dev/shm: often at first, later now and then."""

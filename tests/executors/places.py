@@ -26,6 +26,16 @@ PARENT = f"import subprocess; print(subprocess.Popen(['sleep', '60']).pid); {FOR
 LEAVES_A_CHILD = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid)"
 
 
+def hold_segment(name: str) -> str:
+    """Code that has something in /dev/shm as SGLang has, and does not unlink it."""
+    return f"import mmap; f = open('/dev/shm/sgl_shm_{name}', 'w+b'); f.truncate(8192); m = mmap.mmap(f.fileno(), 8192)"
+
+
+def segments_of(name: str) -> list[Path]:
+    """What is there of it."""
+    return list(Path("/dev/shm").glob(f"sgl_shm_{name}"))
+
+
 def cold(code: str, **env: str) -> Command:
     """A command that runs Python code in a process of its own."""
     return Command(name="program", host=HERE, argv=(sys.executable, "-S", "-c", code), env=env)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from places import LEAVES_A_CHILD
+from places import LEAVES_A_CHILD, hold_segment, segments_of
 from waiting import wait_until
 
 from disagg_cli.executors import helper, procfs
@@ -65,4 +65,14 @@ def test_what_outlives_its_leader_and_is_forgotten(keep, tmp_path):
     assert len(procfs.members(tmp_path / "worker")) == 1
     wait_until(lambda: not procfs.members(tmp_path / "worker"), within=60)
     assert keeper.wait(60) == 0
+    keeper.stdout.close()
+
+
+def test_shared_memory_of_a_worker_that_dies(keep, tmp_path):
+    """It is looked at while it lives: after a second, two, four, ..."""
+    keeper = keep(f"{hold_segment(tmp_path.name)}; import os, time; time.sleep(8); os._exit(1)")
+    wait_until(lambda: segments_of(tmp_path.name), within=60)
+    assert keeper.wait(60) == 0
+    assert procfs.text(tmp_path / "worker/exit") == "1"
+    assert not segments_of(tmp_path.name)
     keeper.stdout.close()
