@@ -45,7 +45,7 @@ MARK = "disagg-helper 1"
 UNKNOWN_EXIT = 255
 CHUNK = 256 << 10
 ANSWER = 2 << 20
-KEEPER_S = 3.0
+KEEPER_S = 10.0
 COUNT_S = 1.0
 """Between two looks at what the OOM killer does: what it did five of these ago has nothing to do with a death now."""
 
@@ -67,6 +67,8 @@ class Helper:
         state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
         self.base = Path(state) / "disagg/remote"
         self.writing = threading.Lock()
+        self.tidying = threading.Lock()
+        """Held by whoever removes a run's folder, or would make its file `touch` anew while it goes."""
         self.keepers: list[subprocess.Popen[bytes]] = []
         self.listeners: list[socket.socket] = []
         self.counted = collections.deque([(time.monotonic(), procfs.oom_kills())], maxlen=5)
@@ -183,8 +185,9 @@ class Helper:
     def do_sync(self, workers: dict[str, int | None]) -> dict[str, Any]:
         """How workers are, and what they have written since an offset; None: since what disagg was last sent."""
         self.keepers = [one for one in self.keepers if one.poll() is None]
-        for run in {self.folder(token).parent for token in workers}:
-            procfs.touch(run / "touch")
+        with self.tidying:
+            for run in {self.folder(token).parent for token in workers}:
+                procfs.touch(run / "touch")
         room = ANSWER
         news = {}
         for token, offset in workers.items():
@@ -236,8 +239,8 @@ class Helper:
         deadline = time.monotonic() + KEEPER_S
         while procfs.runs(procfs.read_identity(folder / "keeper")) and time.monotonic() < deadline:
             time.sleep(0.02)  # it is writing down how the worker ended
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
+        with self.tidying, contextlib.suppress(OSError):
+            shutil.rmtree(folder, ignore_errors=True)
             if {path.name for path in folder.parent.iterdir()} <= {"touch", "claim"}:
                 shutil.rmtree(folder.parent)
                 folder.parent.parent.rmdir()

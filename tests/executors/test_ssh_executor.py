@@ -514,6 +514,17 @@ async def _refusing(do, **_):
     raise LaunchFailed("h1: PermissionError: [Errno 13] Permission denied")
 
 
+async def test_workers_that_are_forgotten_at_once_leave_nothing(ssh_lab, tmp_path):
+    """The last one's folder goes with the run's, whichever that is, and while others are still asked after."""
+    for _ in range(4):
+        async with ssh_place(tmp_path, ssh_lab) as here:
+            await asyncio.gather(*(here.start("pass") for _ in range(5)))
+            await asyncio.gather(*map(here.ended, here.started))
+            await asyncio.gather(*map(here.executor.collect, here.started))
+            assert not list((ssh_lab.state / "disagg/remote").glob(f"{tmp_path.name}*"))
+            here.started.clear()
+
+
 async def test_a_program_that_is_not_there(ssh_lab, tmp_path):
     async with ssh_place(tmp_path, ssh_lab) as here:
         command = replace(here.program("pass"), argv=("/no/such/python",))
