@@ -25,7 +25,7 @@ from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
 
 FOLLOW_S = 0.2
-KEEPER_S = 3.0
+KEEPER_S = 10.0
 """For a keeper to write down how its worker ended, a moment after that has gone."""
 KEEPER_LOOK_S = 0.02
 PART = 1 << 20
@@ -206,9 +206,14 @@ class SshExecutor:
         """Fetch what is left of the log of a process that has ended, and remove its files there."""
         if handle.token not in self._followed:
             self._followed[handle.token] = _Followed(handle, offset=None)
-        while await self._sync(handle.host, handle.token):
-            pass
-        followed = self._followed[handle.token]
+        deadline = time.monotonic() + KEEPER_S
+        while True:
+            more = await self._sync(handle.host, handle.token)
+            followed = self._followed[handle.token]
+            known = more or followed.exit is not None
+            if not more and (known or time.monotonic() > deadline):
+                break
+            await asyncio.sleep(0 if known else KEEPER_LOOK_S)
         if followed.exit is not None and followed.whole:  # else the log found no room here, and stays there
             del self._followed[handle.token]  # first: a `sync` while its folder goes would touch what is being removed
             await self._at(handle.host).ask("forget", token=handle.token)
