@@ -395,10 +395,11 @@ def small_logs(monkeypatch):
 
 
 LINES = """
-import sys, time
+import os, time
 for n in range({megabytes} * 16):
+    while os.path.getsize({log!r}) < n * 65536 - {ahead}:
+        time.sleep(0.01)
     print("\\n".join("%015d" % (n * 4096 + i) for i in range(4096)), flush=True)
-    time.sleep({pause})
 print("last", flush=True)
 time.sleep(60)
 """
@@ -410,9 +411,9 @@ def taken(lab):
 
 
 async def test_a_log_is_bounded_there_and_whole_here(ssh_lab, tmp_path, small_logs):
-    """What has been fetched is let go of, and nothing else."""
+    """What has been fetched is let go of, and nothing else: the worker is never more than 256 KiB ahead."""
     async with ssh_place(tmp_path, ssh_lab) as here:
-        handle = await here.start(LINES.format(megabytes=12, pause=0.02))
+        handle = await here.start(LINES.format(megabytes=12, log=str(tmp_path / "0.log"), ahead=256 << 10))
         await until(lambda: handle.log.read_text().endswith("last\n"), within=60)
         await until(lambda: taken(ssh_lab) <= 1 << 20, within=60)
         assert handle.log.read_text() == "".join(f"{n:015d}\n" for n in range(12 * 65536)) + "last\n"
@@ -421,7 +422,9 @@ async def test_a_log_is_bounded_there_and_whole_here(ssh_lab, tmp_path, small_lo
 async def test_a_log_that_nobody_fetches_is_bounded_too(ssh_lab, tmp_path, small_logs):
     """Its begin and its end stay; how much is missing between them is said."""
     async with ssh_place(tmp_path, ssh_lab) as here:
-        handle = await here.start("print('first', flush=True)\n" + LINES.format(megabytes=8, pause=0))
+        handle = await here.start(
+            "print('first', flush=True)\n" + LINES.format(megabytes=8, log="/dev/null", ahead=1 << 30)
+        )
         await here.executor.close()
         await until(lambda: 0 < taken(ssh_lab) <= 1 << 20 and "last" in tail_there(ssh_lab), within=60)
         here.executor = here.again()
