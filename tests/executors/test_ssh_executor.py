@@ -405,9 +405,14 @@ time.sleep(60)
 """
 
 
-def taken(lab):
-    """Bytes of disk that logs take on the hosts."""
-    return sum(log.stat().st_blocks * 512 for log in (lab.state / "disagg/remote").rglob("log"))
+def logs_there(lab, run):
+    """Logs of a run on the hosts."""
+    return list((lab.state / "disagg/remote" / run.name).rglob("log"))
+
+
+def taken(lab, run):
+    """Bytes of disk that they take."""
+    return sum(log.stat().st_blocks * 512 for log in logs_there(lab, run))
 
 
 async def test_a_log_is_bounded_there_and_whole_here(ssh_lab, tmp_path, small_logs):
@@ -415,7 +420,7 @@ async def test_a_log_is_bounded_there_and_whole_here(ssh_lab, tmp_path, small_lo
     async with ssh_place(tmp_path, ssh_lab) as here:
         handle = await here.start(LINES.format(megabytes=12, log=str(tmp_path / "0.log"), ahead=256 << 10))
         await until(lambda: handle.log.read_text().endswith("last\n"), within=60)
-        await until(lambda: taken(ssh_lab) <= 1 << 20, within=60)
+        await until(lambda: taken(ssh_lab, tmp_path) <= 1 << 20, within=60)
         assert handle.log.read_text() == "".join(f"{n:015d}\n" for n in range(12 * 65536)) + "last\n"
 
 
@@ -426,7 +431,9 @@ async def test_a_log_that_nobody_fetches_is_bounded_too(ssh_lab, tmp_path, small
             "print('first', flush=True)\n" + LINES.format(megabytes=8, log="/dev/null", ahead=1 << 30)
         )
         await here.executor.close()
-        await until(lambda: 0 < taken(ssh_lab) <= 1 << 20 and "last" in tail_there(ssh_lab), within=60)
+        await until(
+            lambda: 0 < taken(ssh_lab, tmp_path) <= 1 << 20 and "last" in tail_there(ssh_lab, tmp_path), within=60
+        )
         here.executor = here.again()
         await here.executor.poll(handle)
         await until(lambda: handle.log.read_text().endswith("last\n"), within=60)
@@ -437,8 +444,8 @@ async def test_a_log_that_nobody_fetches_is_bounded_too(ssh_lab, tmp_path, small
     assert "\0" not in handle.log.read_text()
 
 
-def tail_there(lab):
-    return "".join(log.read_bytes()[-100:].decode() for log in (lab.state / "disagg/remote").rglob("log"))
+def tail_there(lab, run):
+    return "".join(log.read_bytes()[-100:].decode() for log in logs_there(lab, run))
 
 
 async def test_shared_memory_of_a_worker_that_is_killed(ssh_lab, tmp_path):
