@@ -103,6 +103,22 @@ def steps() -> dict[tuple[str, str], str]:
     return {(step.partition(".")[0], name): step for step, name in pairs}
 
 
+def steps_on(node: str, job: str) -> frozenset[str]:
+    """The ids of a job's steps that have processes on a node, by a look at it; empty if that is not to be had.
+
+    Each is held by a slurmstepd that goes by the name of the step, also the one that looks: seeing itself, it sees all.
+    """
+    show = f"echo {job}.$SLURM_STEP_ID; grep -aho 'slurmstepd: .{job}[.][0-9]*' /proc/[0-9]*/cmdline; true"
+    options = (f"--jobid={job}", f"--nodelist={node}", "--job-name=look", "--overlap", "--nodes=1", "--ntasks=1")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    try:
+        own, *lines = ask("srun", *options, "--mpi=none", "/bin/sh", "-c", show, env=env).splitlines()
+    except (LaunchFailed, ValueError):
+        return frozenset()
+    found = frozenset(line.partition("[")[2] for line in lines)
+    return found if own in found else frozenset()
+
+
 def failure_of(node: str) -> str:
     """What Slurm says of a node that has failed; nothing of one that has not, or that it will not talk about."""
     try:

@@ -34,6 +34,10 @@ print(json.dumps({**host(*json.loads(sys.argv[1])), "facts": survey()}))
 """What is asked of survey.py on a node."""
 LOOK_S = 60.0
 """For one look at a node; where a container image has to be fetched first, as long as a server may take to load."""
+PATIENCE_S = 2.5
+"""For an srun that was asked to end and holds no step yet: what it waits for is an answer of the controller."""
+SURE_S = 1.0
+"""Between a kill and doubt about a step that is listed still."""
 MOST_AT_ONCE = 32
 """Nodes that are looked at side by side: each takes an srun here."""
 
@@ -47,6 +51,8 @@ class SlurmExecutor:
         self._nodes: dict[str, Node] = {}
         self._sruns: dict[int, subprocess.Popen[bytes]] = {}
         self._lost: dict[int, str] = {}
+        self._killed: dict[str, float] = {}
+        self._records: set[str] = set()
         self._starts: dict[str, int] = {}
         self._listed: tuple[float, Mapping[tuple[str, str], str]] = (0.0, {})
         self._turn = asyncio.Lock()
@@ -128,8 +134,7 @@ class SlurmExecutor:
             except TimeoutError:
                 raise LaunchFailed(f"a step there said nothing for {within:.0f} s") from None
             finally:
-                if child.returncode is None:
-                    sessions.kill_session(child.pid)
+                await _end(child)
         text = said.decode(errors="replace").strip()
         if child.returncode:
             raise LaunchFailed(f"a step there failed: {text[-400:]}")
@@ -184,18 +189,42 @@ class SlurmExecutor:
             sessions.send(handle.pid, signal.SIGTERM)
 
     async def kill(self, handle: Handle) -> None:
-        """End every process of the step."""
+        """End every process of the step.
+
+        An srun whose step has not begun is asked first: were it killed while the controller answers it, a step would be
+        on record that nobody can end, for as long as the job lasts (22.05).
+        """
+        since = time.monotonic() - self._killed.setdefault(handle.token, time.monotonic())
         if step := await self._step(handle):
             await self._cancel(step)
         elif self._holds(handle):
-            sessions.kill_session(handle.pid)
+            if since < PATIENCE_S:
+                sessions.send(handle.pid, signal.SIGTERM)
+            else:
+                sessions.kill_session(handle.pid)
             self._listed = (0.0, {})  # its step may have begun since it was listed
 
     async def survivors(self, handle: Handle) -> tuple[int, ...]:
         """The pid of its srun, while that or the step is there. What was on a node that has failed is gone."""
         if self._lost.get(handle.pid):
             return ()
-        return (handle.pid,) if self._holds(handle) or await self._step(handle) else ()
+        if self._holds(handle):
+            return (handle.pid,)
+        step = await self._step(handle)
+        return (handle.pid,) if step and not await self._only_on_record(handle, step) else ()
+
+    async def _only_on_record(self, handle: Handle, step: str) -> bool:
+        """Whether nothing runs of a step that was killed and that Slurm lists still, as it does if its srun was too."""
+        if time.monotonic() - self._killed.get(handle.token, time.monotonic()) < SURE_S:
+            return False
+        if handle.token not in self._records:
+            job = handle.token.partition("/")[0]
+            async with self._looks:
+                found = await asyncio.to_thread(client.steps_on, handle.host, job)
+            if not found or step in found:
+                return False
+            self._records.add(handle.token)
+        return True
 
     async def collect(self, handle: Handle) -> None:
         """Its log is here."""
@@ -221,6 +250,16 @@ class SlurmExecutor:
         """scancel a step. What it says is not what it does (22.05), so the step is looked at afterwards."""
         with contextlib.suppress(LaunchFailed):
             await asyncio.to_thread(client.ask, "scancel", *what)
+
+
+async def _end(srun: asyncio.subprocess.Process) -> None:
+    """End an srun that is not needed any more: it is asked first, as in `kill`."""
+    if srun.returncode is None:
+        sessions.send(srun.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(srun.wait(), PATIENCE_S)
+    if srun.returncode is None:
+        sessions.kill_session(srun.pid)
 
 
 def _signal_or_code(code: int) -> int:

@@ -1,6 +1,8 @@
 """What every executor promises (executors/protocol.py), kept by steps of a real Slurm allocation."""
 
 import asyncio
+import contextlib
+import os
 import signal
 import sys
 
@@ -10,6 +12,7 @@ from waiting import until
 
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
+from disagg_cli.executors.slurm import client
 from disagg_cli.executors.slurm.steps import SlurmExecutor
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(300)"
@@ -32,6 +35,15 @@ async def settled(ask, enough):
         while True:
             if enough(answer := await ask()):
                 return answer
+            await asyncio.sleep(0.05)
+
+
+async def gone(place, handle):
+    """Kill until it has gone: all of it, and in bounded time."""
+    async with asyncio.timeout(60):
+        await place.executor.kill(handle)
+        while await place.executor.survivors(handle):
+            await place.executor.kill(handle)
             await asyncio.sleep(0.05)
 
 
@@ -142,7 +154,7 @@ async def test_kill_reaches_children(held, tmp_path):
         assert on(held, 1, "sleep 311")
         await here.executor.kill(handle)
         assert await ended(here, handle) == -signal.SIGKILL
-        await until(lambda: not on(held, 1, "sleep 311"))
+        await until(lambda: not on(held, 1, "sleep 311"), 30)
 
 
 async def test_a_process_that_has_ended_can_be_ended_again(held, tmp_path):
@@ -157,11 +169,54 @@ async def test_a_process_that_has_ended_can_be_ended_again(held, tmp_path):
 async def test_a_step_that_has_not_begun_can_be_killed(held, tmp_path):
     async with steps(held, tmp_path) as here:
         handle = await here.start(FOREVER)
-        await here.executor.kill(handle)
-        while await here.executor.survivors(handle):
-            await here.executor.kill(handle)
+        await gone(here, handle)
         assert await here.executor.poll(handle) is not None
-        await until(lambda: not on(held, 1, "sleep(300)"))
+        await until(lambda: not on(held, 1, "sleep(300)"), 30)
+
+
+async def test_a_step_of_which_only_the_record_is_left_is_gone(held, tmp_path):
+    """As Slurm leaves them where an srun is killed while it is answered: for as long as the job lasts."""
+    async with steps(held, tmp_path) as here:
+        handle = await on_record_only(here)
+        assert await here.executor.survivors(handle) == (handle.pid,)
+        await gone(here, handle)
+        assert handle.token.partition("/")[2] in listed(held)
+
+
+async def test_a_step_that_is_there_is_no_mere_record(held, tmp_path):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(FOREVER)
+        await until(said(handle), 30)
+        job, _, name = handle.token.partition("/")
+        assert client.steps()[job, name] in client.steps_on(handle.host, job)
+        assert client.steps_on(handle.host, "4242") == frozenset()
+
+
+async def on_record_only(here):
+    """The handle of a step that is listed, and has neither an srun nor a process."""
+
+    async def cut_off(after):
+        handle = await here.start(FOREVER)
+        await asyncio.sleep(after)
+        os.killpg(handle.pid, signal.SIGKILL)
+        return handle
+
+    for _ in range(5):
+        handles = await asyncio.gather(*(cut_off(0.01 * n) for n in range(15)))
+        await asyncio.sleep(2)
+        for step in listed(here.lab).values():
+            with contextlib.suppress(LaunchFailed):
+                client.ask("scancel", step)
+        await until(lambda: not on(here.lab, 1, "sleep(300)"), 60)
+        await asyncio.sleep(3)  # what ended just now is listed for a moment
+        if left := [handle for handle in handles if handle.token.partition("/")[2] in listed(here.lab)]:
+            return left[0]
+    pytest.skip("Slurm has forgotten every step whose srun was killed")
+
+
+def listed(lab):
+    """Steps by name."""
+    return {name: step for step, name in map(str.split, lab.run("squeue", "-h", "-s", "-o", "%i %j").splitlines())}
 
 
 async def test_an_executor_that_did_not_start_it_finds_it(held, tmp_path, monkeypatch):
