@@ -51,18 +51,7 @@ class LocalExecutor:
 
     async def start(self, command: Command, log: Path) -> Handle:
         """Start a process. LaunchFailed says why it could not be started."""
-        try:
-            with log.open("ab") as output:
-                child = subprocess.Popen(  # noqa: ASYNC220 - fork and exec take a millisecond, the child runs on its own
-                    command.argv,
-                    env=environment(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LaunchFailed(f"{command.name} could not be started: {error}", where=command.argv[0]) from None
+        child = spawn(command.name, command.argv, environment(command), log)
         self._children[child.pid] = child
         return handle(command, child.pid, log)
 
@@ -93,6 +82,22 @@ class LocalExecutor:
 
     async def close(self) -> None:
         """Nothing is held beside the processes."""
+
+
+def spawn(name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process of this machine in a session of its own, all its output into `log`. LaunchFailed says why not."""
+    try:
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchFailed(f"{name} could not be started: {error}", where=argv[0]) from None
 
 
 def _reused(handle: Handle) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
-from disagg_cli.executors.local import environment
+from disagg_cli.executors.local import environment, spawn
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
 from disagg_cli.executors.slurm import client, nodes, srun
 from disagg_cli.executors.slurm.nodes import Node
@@ -147,18 +147,7 @@ class SlurmExecutor:
             raise LaunchFailed(f"{command.name}: {command.host.name} is no node of this allocation")
         name = self._step_name(command.name)
         argv = srun.step(node, command.host, name, self._settings, command.argv, command.env)
-        try:
-            with log.open("ab") as output:
-                child = subprocess.Popen(  # noqa: ASYNC220 - fork and exec take a millisecond, srun runs on its own
-                    argv,
-                    env=environment(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LaunchFailed(f"{command.name} could not be started: {error}", where=argv[0]) from None
+        child = spawn(command.name, argv, environment(command), log)
         self._sruns[child.pid] = child
         born = sessions.born(child.pid)
         return Handle(name=command.name, host=node.name, pid=child.pid, born=born, log=log, token=f"{node.job}/{name}")
