@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.executors.slurm import client, script
+from disagg_cli.executors.slurm.options import for_sbatch
 from disagg_cli.runtime.job import RECORD, TOPOLOGY, forget_secrets
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
@@ -41,9 +41,12 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
     text = script.script(prepared.deployment, argv, output=directory.path / "launch.log")
     directory.write_text(SCRIPT, text)
     directory.write_text(TOPOLOGY, written_out(prepared.deployment.written, masked=False))
+    env, dropped = for_sbatch(os.environ, text)
+    if dropped:
+        _tell(directory, f"kept from sbatch: {', '.join(dropped)}; say under executor.slurm what the job is to ask for")
     try:
         with _uninterrupted():  # a job that nobody has written down could not be stopped
-            said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=_environment(text))
+            said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=env)
             number = said.strip().partition(";")[0]  # `;CLUSTER` follows on a federation (sbatch(1), --parsable)
             directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
     except DisaggError as error:
@@ -52,10 +55,12 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
         recorder.state.exit_code, recorder.state.reason = error.exit_code, error.what
         recorder.run_phase("ended")
         raise
-    directory.append(
-        "events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": f"submitted as Slurm job {number}"}
-    )
+    _tell(directory, f"submitted as Slurm job {number}")
     return number
+
+
+def _tell(directory: RunDir, text: str) -> None:
+    directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": text})
 
 
 @contextlib.contextmanager
@@ -66,15 +71,6 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _environment(text: str) -> dict[str, str]:
-    """This environment, without variables that would overrule the script (sbatch(1), input environment variables)."""
-    said = set(re.findall(r"^#SBATCH '?--([a-z-]+)", text, re.MULTILINE))
-    names = {f"SBATCH_{name.upper().replace('-', '_')}" for name in said}
-    names |= {"SBATCH_TIMELIMIT"} if "time" in said else set()
-    names |= {"SBATCH_REQUEUE"} if "no-requeue" in said else set()
-    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 @contextlib.contextmanager

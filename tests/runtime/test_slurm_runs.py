@@ -189,6 +189,14 @@ def test_a_job_that_slurm_refuses(cluster):
     assert cluster.state["exit_code"] == 4
 
 
+def test_a_variable_that_would_change_the_job_is_kept_from_sbatch(cluster):
+    wishes = {"SBATCH_REQUEUE": "1", "SBATCH_OPEN_MODE": "truncate"}
+    done = cluster.disagg("launch", cluster.topology(), "--detach", **wishes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kept from sbatch: SBATCH_OPEN_MODE, SBATCH_REQUEUE; say" in done.stdout
+    assert cluster.lab.job(cluster.number)["Requeue"] == "0"
+
+
 def test_a_killed_worker_is_named(cluster):
     cluster.serve()
     node = cluster.lab.nodes[1]
