@@ -46,10 +46,10 @@ def submitted(prepared: Prepared, flags: list[str], out: Console, *, detach: boo
     except Interrupted:
         _stop(directory, number, out)
         raise
-    if as_json:
-        write_json(summary(directory))
     if not (detach and serves):
         job.raise_failure(directory, number)
+    if as_json:
+        write_json(summary(directory))
 
 
 def _stop(directory: RunDir, number: str, out: Console) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
@@ -25,6 +25,10 @@ its owner can read it, and the job takes it away once it has read it."""
 
 ASK_S = 2.0
 """Between two questions to the controller: it serves a whole cluster."""
+WAIT_S = 0.5
+"""The same, while somebody waits for a job to end."""
+SILENT_S = 10.0
+"""Without an answer of the controller, before nobody waits for one any more."""
 LOOK_S = 0.2
 """Between two looks at the run's files."""
 SETTLE_S = 2.0
@@ -75,13 +79,16 @@ def look(directory: RunDir, number: str) -> Now:
     state = directory.read("state.json")  # first: what ends between the two looks has been written by the second
     if state.get("phase") == "ended":
         return Now(state=state, job=None)
+    now = look_at(number)
+    return replace(now, state=directory.read("state.json") if now.job is None or now.job.ended else state)
+
+
+def look_at(number: str) -> Now:
+    """What a job is doing."""
     try:
-        job = client.job(number)
+        return Now(state={}, job=client.job(number))
     except LaunchFailed:
-        return Now(state=state, job=None, asked=False)
-    if job is None or job.ended:
-        state = directory.read("state.json")
-    return Now(state=state, job=job)
+        return Now(state={}, job=None, asked=False)
 
 
 class Follower:
@@ -136,41 +143,52 @@ class Follower:
 
 def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:
     """What ended a run, as the error that ended it there."""
-    kinds = {kind.exit_code: kind for kind in DisaggError.__subclasses__()}
     log = directory.path / "launch.log"
-    return kinds.get(state["exit_code"], LaunchFailed)(f"the run ended: {state['reason']}", where=str(log))
+    return _kind(state["exit_code"])(f"the run ended: {state['reason']}", where=str(log))
 
 
 def raise_failure(directory: RunDir, number: str) -> None:
     """Raise what ended a run, unless it ended as it should; Slurm may know of a reason that disagg did not hear.
 
-    Both have said their last word once the job is over.
+    Both have said their last word once the job is over. Where Slurm says nothing, disagg's word stands.
     """
     _wait(number, CANCEL_S)
     state = directory.read("state.json")
     if state["exit_code"]:
         raise ended(directory, state)
-    job = client.job(number)
+    job = look_at(number).job
     if job and job.state in AGAINST_ITS_WILL:
         raise LaunchFailed(job.sentence, where=str(directory.path / "launch.log"))
 
 
-def lost(directory: RunDir, number: str, now: Now, exit_code: int = LaunchFailed.exit_code) -> LaunchFailed:
-    """What is known of a run whose job ended without a word, written down as its end."""
+def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | None = None) -> DisaggError:
+    """What is known of a run whose job ended without a word, written down as its end.
+
+    kind: of error, where that is known. Else a job that was cancelled was interrupted, and the exit code of any other
+    is that of disagg, the job's only program.
+    """
     what = now.job.sentence if now.job else f"Slurm no longer knows job {number}"
-    state = dict(now.state) | {"phase": "ended", "exit_code": exit_code, "reason": what}
+    if kind is None:
+        cancelled = now.job is not None and now.job.state == "CANCELLED"
+        kind = Interrupted if cancelled else _kind(client.exit_code(number))
+    state = dict(now.state) | {"phase": "ended", "exit_code": kind.exit_code, "reason": what}
     directory.write("state.json", state)
     directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
     forget_secrets(directory)
     log = directory.path / "launch.log"
     said = tail(log, 5) if log.exists() else "(it has not started)"
-    return LaunchFailed(f"{what}\n{indented(said)}", where=str(log))
+    return kind(f"{what}\n{indented(said)}", where=str(log))
+
+
+def _kind(exit_code: int | None) -> type[DisaggError]:
+    """The kind of error that ends in this exit code."""
+    return {kind.exit_code: kind for kind in DisaggError.__subclasses__()}.get(exit_code or 0, LaunchFailed)
 
 
 def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
     """Ask disagg in the job to end the run, unless that is to be at once; then cancel the job, if it is still there.
 
-    LaunchFailed if Slurm does not end it.
+    LaunchFailed if Slurm does not end it, or does not answer.
     """
     now = look(directory, number)
     waited = now.job is not None and now.job.waits
@@ -180,10 +198,11 @@ def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
     if look(directory, number).supervised:
         _scancel(number)
         if not _wait(number, CANCEL_S):
+            client.job(number)  # says so where Slurm does not answer
             raise LaunchFailed(f"Slurm job {number} does not end", fix=f"scancel {number}; squeue -j {number}")
-    now = Now(state=directory.read("state.json"), job=client.job(number))
+    now = Now(state=directory.read("state.json"), job=look_at(number).job)
     if now.state.get("phase") != "ended":
-        lost(directory, number, now, Interrupted.exit_code if waited or at_once else LaunchFailed.exit_code)
+        lost(directory, number, now, Interrupted if waited or at_once else None)
 
 
 def _scancel(*what: str) -> None:
@@ -193,11 +212,15 @@ def _scancel(*what: str) -> None:
 
 
 def _wait(number: str, within: float) -> bool:
-    """Wait until nothing of the job is there; whether that is so."""
+    """Wait until nothing of the job is there; whether that is known to be so. A controller may be busy for a moment."""
     deadline = time.monotonic() + within
+    silent = 0.0
     while time.monotonic() < deadline:
-        job = client.job(number)
-        if job is None or job.ended:
+        now = look_at(number)
+        if now.asked and (now.job is None or now.job.ended):
             return True
-        time.sleep(ASK_S / 4)
+        silent = 0.0 if now.asked else silent or time.monotonic()
+        if silent and time.monotonic() - silent > SILENT_S:
+            return False
+        time.sleep(WAIT_S)
     return False

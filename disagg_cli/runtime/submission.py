@@ -86,16 +86,29 @@ def kept(directory: RunDir) -> Iterator[None]:
     forget_secrets(directory)
     try:
         yield
-    except Interrupted:
-        _see_preemption(directory, env["SLURM_JOB_ID"])
-        raise
-    _see_preemption(directory, env["SLURM_JOB_ID"])
+    except DisaggError as error:
+        raise _noted(directory, _taken_away(env["SLURM_JOB_ID"], error) or error) from None
+    if preempted := _taken_away(env["SLURM_JOB_ID"], None):
+        raise _noted(directory, preempted)
 
 
-def _see_preemption(directory: RunDir, number: str) -> None:
-    """A job that is preempted gets the same SIGTERM as one that somebody cancels."""
+def _taken_away(number: str, error: DisaggError | None) -> DisaggError | None:
+    """What Slurm has done to the job, if that is why the run has ended.
+
+    A job that is preempted gets the same SIGTERM as one that somebody cancels. What fails while Slurm ends a job, such
+    as a look at a node, fails because of that.
+    """
     if client.preempted(number):
-        error = LaunchFailed(f"Slurm has taken the nodes of job {number} back: it was preempted")
-        state = directory.read("state.json")
-        directory.write("state.json", state | {"exit_code": error.exit_code, "reason": error.what})
-        raise error
+        return LaunchFailed(f"Slurm has taken the nodes of job {number} back: it was preempted")
+    if error and not isinstance(error, Interrupted) and client.ends(number):
+        return Interrupted(f"Slurm has ended job {number}; what was seen of that first: {error.what}")
+    return None
+
+
+def _noted(directory: RunDir, error: DisaggError) -> DisaggError:
+    """The error, which stands in the run's record as its end."""
+    state = directory.read("state.json")
+    end = {"phase": "ended", "exit_code": error.exit_code, "reason": error.what}
+    if not end.items() <= state.items():
+        directory.write("state.json", state | end)
+    return error

@@ -197,6 +197,15 @@ def test_a_variable_that_would_change_the_job_is_kept_from_sbatch(cluster):
     assert cluster.lab.job(cluster.number)["Requeue"] == "0"
 
 
+def test_a_run_that_fails_is_one_document(cluster):
+    done = cluster.disagg("launch", cluster.topology(engine={"env": {"CHEAP_LAST": "no luck"}}), "--json")
+    assert done.returncode == 4
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["exit_code"]) == ("disagg.error/1", 4)
+    assert "no luck" in document["what"]
+    cluster.nothing_left()
+
+
 def test_a_killed_worker_is_named(cluster):
     cluster.serve()
     node = cluster.lab.nodes[1]
@@ -226,6 +235,36 @@ def test_a_cancelled_job(cluster):
     cluster.lab.run("scancel", cluster.number)
     assert launch.wait(60) == 0
     assert cluster.ended()["reason"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    "moment", ["submitted as Slurm job", "starting: its hosts", "starting: workers to be healthy", "decode-0 starting"]
+)
+def test_a_job_that_is_cancelled_while_it_starts(cluster, moment):
+    launch = cluster.launch(cluster.topology(engine={"env": {"CHEAP_START_S": "100"}}))
+    cluster.said(moment)
+    cluster.lab.run("scancel", cluster.number)
+    assert launch.wait(60) == 130, (cluster.folder / "out").read_text()
+    assert cluster.ended()["exit_code"] == 130
+
+
+@pytest.mark.parametrize(
+    ("start_s", "moment", "exit_code", "reason"),
+    [("0", "router  http://", 0, "stopped"), ("100", "decode-0 starting", 130, "interrupted while starting")],
+)
+def test_a_cancelled_job_whose_steps_are_told_first(cluster, start_s, moment, exit_code, reason):
+    """Slurm signals the steps and disagg in no order: here the node of disagg is slow."""
+    launch = cluster.launch(cluster.topology(engine={"env": {"CHEAP_START_S": start_s}}))
+    cluster.said(moment)
+    node = cluster.lab.nodes[0]
+    (slurmd,) = cluster.lab.on(node, "pgrep", "-x", "-o", "slurmd").split()
+    cluster.lab.on(node, "kill", "-STOP", slurmd)
+    cluster.lab.run("scancel", cluster.number)
+    wait_until(lambda: not [args for at, args in cluster.lab.processes() if at != node], 30)
+    time.sleep(1)
+    cluster.lab.on(node, "kill", "-CONT", slurmd)
+    assert launch.wait(60) == exit_code, (cluster.folder / "out").read_text()
+    assert cluster.ended()["reason"] == reason
 
 
 def test_a_job_that_reaches_its_time_limit(cluster):

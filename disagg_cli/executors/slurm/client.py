@@ -89,11 +89,26 @@ def job(number: str) -> Job | None:
 
 def preempted(number: str) -> bool:
     """Whether a job has been asked to make room for another; false where Slurm does not answer."""
+    return any(one.get("PreemptTime", "None") != "None" for one in _shown(number))
+
+
+def ends(number: str) -> bool:
+    """Whether Slurm is ending a job, or has; false where it does not answer."""
+    return any(one.get("JobState") in ENDED | {"COMPLETING"} for one in _shown(number))
+
+
+def exit_code(number: str) -> int | None:
+    """The exit code of a job's script; None where a signal ended it, or Slurm does not say."""
+    code, _, signum = next((one.get("ExitCode", "") for one in _shown(number)), "").partition(":")
+    return int(code) if code.isdigit() and signum == "0" else None
+
+
+def _shown(number: str) -> list[dict[str, str]]:
+    """What Slurm shows of a job, or of each component of one; nothing where it does not answer."""
     try:
-        found = records(ask("scontrol", "--oneliner", "show", "job", number))
+        return records(ask("scontrol", "--oneliner", "show", "job", number))
     except LaunchFailed:
-        return False
-    return any(one.get("PreemptTime", "None") != "None" for one in found)
+        return []
 
 
 def steps() -> dict[tuple[str, str], str]:

@@ -38,6 +38,8 @@ PATIENCE_S = 2.5
 """For an srun that was asked to end and holds no step yet: what it waits for is an answer of the controller."""
 SURE_S = 1.0
 """Between a kill and doubt about a step that is listed still."""
+TOLD_S = 10.0
+"""Between the end of a step with its job, and the signal that tells disagg of it."""
 MOST_AT_ONCE = 32
 """Nodes that are looked at side by side: each takes an srun here."""
 
@@ -51,6 +53,7 @@ class SlurmExecutor:
         self._nodes: dict[str, Node] = {}
         self._sruns: dict[int, subprocess.Popen[bytes]] = {}
         self._lost: dict[int, str] = {}
+        self._taken: dict[int, float] = {}
         self._killed: dict[str, float] = {}
         self._records: set[str] = set()
         self._starts: dict[str, int] = {}
@@ -168,7 +171,17 @@ class SlurmExecutor:
             self._lost[handle.pid] = await asyncio.to_thread(client.failure_of, handle.host)
         if lost := self._lost[handle.pid]:
             raise LaunchFailed(f"{lost}, and {handle.name} with it", where=str(handle.log))
-        return _signal_or_code(code)
+        return None if await self._goes_with_its_job(handle) else _signal_or_code(code)
+
+    async def _goes_with_its_job(self, handle: Handle) -> bool:
+        """Whether Slurm is ending the job of a step that has ended. That is no death: disagg itself is told as well,
+        only not always before its steps. LaunchFailed if it is not told."""
+        job = handle.token.partition("/")[0]
+        if handle.pid not in self._taken:
+            self._taken[handle.pid] = time.monotonic() if await asyncio.to_thread(client.ends, job) else 0.0
+        if (since := self._taken[handle.pid]) and time.monotonic() - since > TOLD_S:
+            raise LaunchFailed(f"Slurm has ended job {job}, and {handle.name} with it", where=str(handle.log))
+        return since > 0
 
     async def terminate(self, handle: Handle) -> None:
         """Ask the processes of the step to end; scancel without a signal would kill them at once."""
