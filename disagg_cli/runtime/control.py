@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,13 @@ class Status:
         }
 
 
-def status(run: RunDir) -> Status:
-    """Read what a run is doing."""
+def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
+    """Read what a run is doing. look: how to look at one in a Slurm job, where that is not to be asked every time."""
     state = run.read("state.json")
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
     if number := job.number_of(run):
-        now = job.look(run, number)
+        now = look() if look else job.look(run, number)
         return Status(state=now.told, supervised=now.supervised, elsewhere=True)
     elsewhere = state.get("host", socket.gethostname()) != socket.gethostname()
     full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
@@ -89,10 +90,17 @@ def status(run: RunDir) -> Status:
     )
 
 
+def watcher(run: RunDir) -> Callable[[], Status]:
+    """How to read again and again what a run is doing, without asking Slurm each time."""
+    number = job.number_of(run)
+    return partial(status, run, job.Lookout(run, number) if number else None)
+
+
 def watch(run: RunDir) -> Iterator[Status]:
     """Yield what a run is doing, again and again, the last time when it is over."""
+    look = watcher(run)
     while True:
-        now = status(run)
+        now = look()
         yield now
         if now.over:
             return
@@ -244,8 +252,9 @@ def read_logs(run: RunDir, process: str | None, *, lines: int, follow: bool) -> 
         found = log.stat()
         text, places[found.st_ino] = _new_text(log, max(0, found.st_size - MOST_AT_ONCE), most=MOST_AT_ONCE)
         yield from ((log.stem, line) for line in text.splitlines()[-lines:] if lines)
+    look = watcher(run)
     while follow:
-        over = status(run).over  # asked before the last look, so that no line is missed
+        over = look().over  # asked before the last look, so that no line is missed
         for log in logs_of(run, process):
             found = log.stat()
             place = min(places.get(found.st_ino, 0), found.st_size)

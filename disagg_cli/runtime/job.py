@@ -23,8 +23,8 @@ TOPOLOGY = "submitted.yaml"
 """The topology as it was submitted, whatever happens to the user's file while the job waits. It may hold secrets: only
 its owner can read it, and the job takes it away once it has read it."""
 
-ASK_S = 2.0
-"""Between two questions to the controller: it serves a whole cluster."""
+ASK_S = 5.0
+"""Between two questions to the controller of whoever watches: it serves a whole cluster, and many may watch."""
 WAIT_S = 0.5
 """The same, while somebody waits for a job to end."""
 SILENT_S = 10.0
@@ -68,7 +68,7 @@ class Now:
     def told(self) -> dict[str, Any]:
         """The state, with what Slurm adds to it."""
         state = dict(self.state)
-        if self.job and self.job.waits:
+        if self.job and self.job.waits and state.get("phase") == "pending":
             state |= {"phase": "pending", "waiting_for": f"Slurm ({self.job.reason})"}
         job = {"id": self.job.id, "state": self.job.state, "reason": self.job.reason} if self.job else None
         return state | {"job": job}
@@ -91,14 +91,32 @@ def look_at(number: str) -> Now:
         return Now(state={}, job=None, asked=False)
 
 
+class Lookout:
+    """Looks at a run as often as it is asked to: at the run's files every time, at Slurm now and then."""
+
+    def __init__(self, directory: RunDir, number: str) -> None:
+        self._directory = directory
+        self._number = number
+        self._asked = 0.0
+        self._job = Now(state={}, job=None, asked=False)
+
+    def __call__(self) -> Now:
+        """What the run and its job are doing, as far as that is known."""
+        if time.monotonic() - self._asked < ASK_S:
+            return replace(self._job, state=self._directory.read("state.json"))
+        self._asked = time.monotonic()
+        self._job = look(self._directory, self._number)
+        return self._job
+
+
 class Follower:
     """Tells what happens in a run, from its files and from Slurm."""
 
     def __init__(self, directory: RunDir, number: str) -> None:
         self._directory = directory
         self._number = number
+        self._look = Lookout(directory, number)
         self._place = 0
-        self._asked = 0.0
         self._reason = ""
         self._over = 0.0
 
@@ -123,13 +141,6 @@ class Follower:
         """Whether the job has been over for a while: over a network, its last words take their time."""
         self._over = self._over or time.monotonic()
         return time.monotonic() - self._over > SETTLE_S
-
-    def _look(self) -> Now:
-        """The run's files every time, Slurm now and then."""
-        if time.monotonic() - self._asked < ASK_S:
-            return Now(state=self._directory.read("state.json"), job=None, asked=False)
-        self._asked = time.monotonic()
-        return look(self._directory, self._number)
 
     def _events(self) -> Iterator[str]:
         file = self._directory.path / "events.jsonl"

@@ -1,10 +1,12 @@
 """Runs that a Slurm job supervises, where Slurm itself does not answer."""
 
+import os
+
 import pytest
 from runs import a_run
 
 from disagg_cli.errors import ProbeFailed
-from disagg_cli.runtime import job
+from disagg_cli.runtime import control, job
 
 
 @pytest.fixture
@@ -34,3 +36,49 @@ def test_what_ended_a_run_does_not_depend_on_slurms_answer(home, silent):
 
 def test_a_run_is_not_lost_because_slurm_does_not_answer(home, silent):
     assert job.look(a_run().directory, "12").supervised
+
+
+@pytest.fixture
+def questions(tmp_path, monkeypatch):
+    """Job 12 runs. How often Slurm has been asked."""
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked; echo '12|RUNNING|None|n1'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda: len((tmp_path / "asked").read_text())
+
+
+def in_job():
+    recorder = a_run()
+    recorder.directory.write(job.RECORD, {"job": "12"})
+    return recorder
+
+
+def test_whoever_watches_a_run_asks_slurm_now_and_then(home, questions, monkeypatch):
+    monkeypatch.setattr(control, "WATCH_S", 0.0)
+    seen = control.watch(in_job().directory)
+    assert {next(seen).phase for _ in range(100)} == {"starting"}
+    assert questions() == 1
+    monkeypatch.setattr(job, "ASK_S", 0.0)
+    next(seen)
+    assert questions() == 2
+
+
+def test_whoever_follows_logs_asks_slurm_now_and_then(home, questions, monkeypatch):
+    monkeypatch.setattr(control, "FOLLOW_S", 0.0)
+    recorder = in_job()
+    (log := recorder.directory.log("decode-0")).write_text("one\n")
+    lines = control.read_logs(recorder.directory, None, lines=1, follow=True)
+    for _ in range(100):
+        next(lines)
+        log.write_text(log.read_text() + "more\n")
+    assert questions() == 1
+    recorder.run_phase("ended")
+    assert ("decode-0", "more") in list(lines)
+
+
+def test_what_the_runs_files_say_is_seen_at_once(home, questions):
+    recorder = in_job()
+    seen = job.Lookout(recorder.directory, "12")
+    assert seen().told["job"]["state"] == "RUNNING"
+    recorder.run_phase("ended")
+    assert seen().state["phase"] == "ended"
