@@ -72,13 +72,19 @@ def logs(
         print_log_line(name, line, prefix=worker is None)
 
 
-def stop(run: Run = None, as_json: Json = False) -> None:
+def stop(
+    run: Run = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Ask no supervisor: it is on a host that is gone, or does not listen.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """End a run and every process of it."""
     from disagg_cli.console.sink import show
     from disagg_cli.runtime import control, rundir
 
     directory = rundir.find(run)
-    leftovers = control.stop(directory)
+    leftovers = control.stop(directory, force=force)
     text = f"{directory.path.name} has ended"
     if leftovers:
         text += f"; its supervisor was gone, so these were killed: {', '.join(leftovers)}"

@@ -80,6 +80,7 @@ def runs_table(runs: Sequence[Listed], cleaned: Sequence[Mapping[str, Any]]) -> 
         status, state = one.status, one.status.state
         supervisor = str(state["pid"]) if status.supervised else "gone" if one.stale else ""
         where = f" on {state['host']}" if status.elsewhere else ""
+        where += f", Slurm job {job['id']}" if (job := state.get("job")) else ""
         table.add_row(
             one.run.path.name,
             Text(f"{status.phase}", style="bold red" if one.stale else ""),

@@ -18,6 +18,7 @@ from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import Executor, Handle, Remembers, Site
 from disagg_cli.executors.registry import make
+from disagg_cli.executors.slurm import client
 from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
 from disagg_cli.runtime.rundir import RunDir
@@ -26,6 +27,8 @@ from disagg_cli.settings import ON_CPU
 STOP_S = ON_CPU.grace + ON_CPU.gone + 6.0
 """What a supervisor may need to end its processes, and some time of its own."""
 KILL_S = 3.0
+HEARD_S = 10.0
+"""For a supervisor on another host to see that its processes have gone, and to say so."""
 FOLLOW_S = 0.2
 WATCH_S = 0.5
 MOST_AT_ONCE = 4 << 20
@@ -77,10 +80,10 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     state = run.read("state.json")
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
-    if number := job.number_of(run):
+    if number := _job_that_knows(run, state):
         now = look() if look else job.look(run, number)
         return Status(state=now.told, supervised=now.supervised, elsewhere=True)
-    elsewhere = state.get("host", socket.gethostname()) != socket.gethostname()
+    elsewhere = _is_elsewhere(state)
     full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
     return Status(
         state=state,
@@ -90,9 +93,19 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     )
 
 
+def _is_elsewhere(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("host", socket.gethostname()) != socket.gethostname())
+
+
+def _job_that_knows(run: RunDir, state: Mapping[str, Any]) -> str | None:
+    """The Slurm job that tells whether a run is supervised: the one that does so, or one that holds what does."""
+    around = job.around(run)
+    return job.number_of(run) or (around.job if around and _is_elsewhere(state) else None)
+
+
 def watcher(run: RunDir) -> Callable[[], Status]:
     """How to read again and again what a run is doing, without asking Slurm each time."""
-    number = job.number_of(run)
+    number = _job_that_knows(run, run.read("state.json"))
     return partial(status, run, job.Lookout(run, number) if number else None)
 
 
@@ -107,25 +120,63 @@ def watch(run: RunDir) -> Iterator[Status]:
         time.sleep(WATCH_S)
 
 
-def stop(run: RunDir) -> tuple[str, ...]:
-    """End a run and wait until all its processes are gone. Return the names of those that outlived its supervisor."""
+def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
+    """End a run and wait until all its processes are gone. Return the names of those that outlived its supervisor.
+
+    force: ask no supervisor, which may be on a host that is gone. UsageError if the run can only be ended elsewhere.
+    """
     if number := job.number_of(run):
-        job.stop(run, number)
+        job.stop(run, number, at_once=force)
         return ()
     now = status(run)
-    if now.elsewhere and now.phase != "ended":
-        raise UsageError(f"{run.path.name} is supervised on {now.state['host']}", fix="run `disagg stop` there")
-    if now.supervised and not now.elsewhere:
-        sessions.send(now.state["pid"], signal.SIGTERM)
-        if not _gone(now.state["pid"], now.state["born"], within=STOP_S):
+    if now.elsewhere and not now.over:
+        _stop_elsewhere(run, now, force=force)
+    elif now.supervised and not now.elsewhere:
+        if not force:
+            sessions.send(now.state["pid"], signal.SIGTERM)
+        if force or not _gone(now.state["pid"], now.state["born"], within=STOP_S):
             sessions.send(now.state["pid"], signal.SIGKILL)
             _gone(now.state["pid"], now.state["born"], within=KILL_S)
-    leftovers = asyncio.run(_end_leftovers(run))
-    after = status(run)
-    if after.phase == "lost":
+    leftovers = () if now.elsewhere and _only_there(run) else asyncio.run(_end_leftovers(run))
+    if now.elsewhere and not _ends(run, within=HEARD_S) and asyncio.run(_end_leftovers(run)):
+        host = now.state["host"]
+        raise LaunchFailed(f"their supervisor on {host} starts them again", fix=f"run `disagg stop` on {host}")
+    state = run.read("state.json")
+    if state["phase"] != "ended":
         reason = "stopped after its supervisor had gone"
-        run.write("state.json", after.state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
+        run.write("state.json", state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
     return leftovers
+
+
+def _stop_elsewhere(run: RunDir, now: Status, *, force: bool) -> None:
+    """See that a supervisor on another host ends the run, or that it may be ended without it. UsageError if neither."""
+    host, around = now.state["host"], job.around(run)
+    reached = around is not None and around.node != ""
+    if around and reached and not force and client.signal_on(around.node, around.job, now.state["pid"], "TERM"):
+        _ends(run, within=STOP_S)
+    elif not force and not reached and not _only_there(run):
+        raise UsageError(
+            f"{run.path.name} is supervised on {host}",
+            fix=f"run `disagg stop` on {host}; if that is gone, `disagg stop --force` ends the processes from here",
+        )
+    if _only_there(run) and run.read("state.json")["phase"] != "ended":
+        there = f"run it on {host}" + (f", or end its Slurm job: scancel {around.job}" if around else "")
+        raise UsageError(f"the processes of {run.path.name} run on {host}, and only there they can be ended", fix=there)
+
+
+def _only_there(run: RunDir) -> bool:
+    """Whether the processes of a run can be reached from its supervisor's host alone."""
+    return bool(run.read("deployment.json").get("executor", "local") == "local")
+
+
+def _ends(run: RunDir, *, within: float) -> bool:
+    """Wait until a run's supervisor has said that it has ended; whether it has."""
+    deadline = time.monotonic() + within
+    while run.read("state.json")["phase"] != "ended":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(FOLLOW_S)
+    return True
 
 
 def _gone(pid: int, born: float, *, within: float) -> bool:

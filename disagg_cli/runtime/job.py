@@ -19,6 +19,7 @@ from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
 
 RECORD = "job.json"
+ALLOCATION = "allocation.json"
 TOPOLOGY = "submitted.yaml"
 """The topology as it was submitted, whatever happens to the user's file while the job waits. It may hold secrets: only
 its owner can read it, and the job takes it away once it has read it."""
@@ -49,6 +50,20 @@ def forget_secrets(directory: RunDir) -> None:
 def number_of(directory: RunDir) -> str | None:
     """The Slurm job that supervises a run, if one does."""
     return directory.read(RECORD).get("job")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Around:
+    """The Slurm job in which somebody has started disagg, and its node there; empty if that is none of the job's."""
+
+    job: str
+    node: str
+
+
+def around(directory: RunDir) -> Around | None:
+    """The job around a run's supervisor, which is not all of that job."""
+    found = directory.read(ALLOCATION)
+    return Around(job=found["job"], node=found["node"]) if found else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

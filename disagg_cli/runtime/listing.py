@@ -48,6 +48,8 @@ class Listed:
             "supervised": self.status.supervised,
             "stale": self.stale,
             "pid": state["pid"],
+            "host": state.get("host"),
+            "job": (state.get("job") or {}).get("id"),
             "url": state["url"],
             "processes": len(state["processes"]),
             "alive": self.alive,

@@ -11,7 +11,7 @@ from pathlib import Path
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.executors.slurm import client, script
 from disagg_cli.executors.slurm.options import for_sbatch
-from disagg_cli.runtime.job import RECORD, TOPOLOGY, forget_secrets
+from disagg_cli.runtime.job import ALLOCATION, RECORD, TOPOLOGY, forget_secrets
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
@@ -83,6 +83,9 @@ def kept(directory: RunDir) -> Iterator[None]:
     batch_script = env.get("SLURM_TASK_PID") == str(os.getpid()) and "SLURM_STEP_ID" not in env
     if batch_script:
         directory.write(RECORD, {"schema": "disagg.job/1", "job": env["SLURM_JOB_ID"]})
+    else:  # in a script or shell of somebody's, which may go on afterwards
+        here = {"job": env["SLURM_JOB_ID"], "node": env.get("SLURMD_NODENAME", "")}
+        directory.write(ALLOCATION, {"schema": "disagg.allocation/1", **here})
     forget_secrets(directory)
     try:
         yield

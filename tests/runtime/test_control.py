@@ -105,6 +105,42 @@ def test_stop_ends_the_children_of_a_worker_that_has_died(home):
         assert not sessions.same_process(child, sessions.born(child))
 
 
+def on_another_host(recorder, executor):
+    recorder.state.host = "login-2"
+    recorder.save()
+    recorder.directory.write("deployment.json", {"executor": executor})
+    return recorder.directory
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_processes_of_another_machine_can_only_be_stopped_there(home, force):
+    with running() as stranger:
+        run = on_another_host(a_run(process("decode-0", stranger.pid)), "local")
+        with pytest.raises(UsageError, match="run on login-2, and only there they can be ended") as refused:
+            control.stop(run, force=force)
+        assert refused.value.fix == "run it on login-2"
+        assert stranger.poll() is None
+
+
+def test_a_supervisor_on_another_host_is_only_passed_over_where_that_is_asked_for(home, monkeypatch):
+    """Its processes are on hosts that this one reaches too."""
+    monkeypatch.setattr(control, "HEARD_S", 0.1)
+    run = on_another_host(a_run(), "ssh")
+    with pytest.raises(UsageError, match="is supervised on login-2") as refused:
+        control.stop(run)
+    assert "`disagg stop --force`" in refused.value.fix
+    assert control.stop(run, force=True) == ()
+    assert control.status(run).phase == "ended"
+
+
+def test_stop_by_force_asks_nobody(home):
+    with running(*python(STUBBORN)) as supervisor, running() as worker:
+        assert supervisor.stdout.readline() == "ready\n"
+        run = a_run(process("decode-0", worker.pid), supervisor=supervisor.pid).directory
+        assert control.stop(run, force=True) == ("decode-0",)
+        assert (supervisor.wait(10), worker.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+
+
 def test_stop_leaves_a_stranger_alone_that_has_a_workers_pid(home):
     with running() as stranger:
         run = a_run(process("decode-0", stranger.pid, born=1.0), supervisor=gone()).directory

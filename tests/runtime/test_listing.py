@@ -94,7 +94,7 @@ def test_a_run_that_another_machine_supervises_is_not_lost(home):
     now = control.status(recorder.directory)
     assert (now.phase, now.elsewhere) == ("starting", True)
     assert listing.clean() == ()
-    with pytest.raises(UsageError, match=r"is supervised on login-2"):
+    with pytest.raises(UsageError, match=r"run on login-2"):
         control.stop(recorder.directory)
 
 

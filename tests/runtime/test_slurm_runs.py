@@ -59,6 +59,16 @@ class Cluster:
         with (self.folder / "out").open("wb") as out:
             return subprocess.Popen([*DISAGG, "launch", str(file), *flags], stdout=out, stderr=out)
 
+    def launch_in(self, *allocation):
+        """The same, in an allocation."""
+        with (self.folder / "out").open("wb") as out:
+            return subprocess.Popen([*allocation, *DISAGG, "launch", self.topology()], stdout=out, stderr=out)
+
+    def disagg_on(self, name, *args):
+        """The command on a login node of another name."""
+        argv = ["unshare", "--uts", "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", name, *DISAGG, *args]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=90)
+
     def said(self, words, within=60):
         """Wait until the launch in the background says so."""
         wait_until(lambda: words in (self.folder / "out").read_text(), within)
@@ -321,6 +331,36 @@ def test_slurm_overrides_the_executor_that_a_topology_names(cluster):
     wait_until((cluster.home / "current" / "state.json").exists, 60)
     assert cluster.ended()["exit_code"] == 0
     assert cluster.number
+
+
+def test_a_launch_in_a_script_of_somebodys_own(cluster):
+    """It is known to the login node, and ended from there; the script goes on."""
+    code = cluster.folder / "code"
+    script = cluster.folder / "own.sh"
+    script.write_text(f"#!/bin/bash\n{' '.join(DISAGG)} launch {cluster.topology()}\necho $? > {code}; sleep 300\n")
+    asked = ("--parsable", "-N3", "--exclusive", "--mem=0", f"--gres=gpu:{GPUS}", "-o", f"{script}.out")
+    job = cluster.lab.run("sbatch", *asked, script).strip()
+    wait_until(lambda: (cluster.home / "current" / "state.json").exists() and cluster.state["phase"] == "serving", 60)
+
+    (listed,) = json.loads(cluster.disagg("ps", "--json").stdout)["runs"]
+    assert (listed["phase"], listed["job"], listed["host"]) == ("serving", job, cluster.lab.nodes[0])
+    stopped = cluster.disagg("stop", "--json")
+    assert (stopped.returncode, json.loads(stopped.stdout)["reason"]) == (0, "stopped"), stopped.stderr
+    wait_until(code.exists, 10)
+    assert code.read_text() == "0\n"
+    assert cluster.lab.jobs()[job] == "RUNNING"
+
+
+def test_a_run_whose_supervisor_is_on_another_login_node(cluster):
+    """Two of them share the folder of runs; Slurm's commands work on both."""
+    shell = cluster.launch_in("salloc", "-N3", "--exclusive", "--mem=0", f"--gres=gpu:{GPUS}")
+    cluster.said("router  http://")
+    refused = cluster.disagg_on("login-2", "stop")
+    assert refused.returncode == 2
+    assert "`disagg stop --force` ends the processes from here" in refused.stderr
+    assert cluster.disagg_on("login-2", "stop", "--force").returncode == 0
+    assert shell.wait(60) == 4
+    assert cluster.ended()["exit_code"] == 4
 
 
 def test_prefill_and_decode_apart(cluster):

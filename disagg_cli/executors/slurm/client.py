@@ -124,14 +124,28 @@ def steps_on(node: str, job: str) -> frozenset[str]:
     Each is held by a slurmstepd that goes by the name of the step, also the one that looks: seeing itself, it sees all.
     """
     show = f"echo {job}.$SLURM_STEP_ID; grep -aho 'slurmstepd: .{job}[.][0-9]*' /proc/[0-9]*/cmdline; true"
-    options = (f"--jobid={job}", f"--nodelist={node}", "--job-name=look", "--overlap", "--nodes=1", "--ntasks=1")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
     try:
-        own, *lines = ask("srun", *options, "--mpi=none", "/bin/sh", "-c", show, env=env).splitlines()
+        own, *lines = _on(node, job, show).splitlines()
     except (LaunchFailed, ValueError):
         return frozenset()
     found = frozenset(line.partition("[")[2] for line in lines)
     return found if own in found else frozenset()
+
+
+def signal_on(node: str, job: str, pid: int, signum: str) -> bool:
+    """Send a signal to a disagg that runs on a node of a job, from anywhere; whether it was there."""
+    try:
+        _on(node, job, f"grep -qs disagg /proc/{pid}/cmdline && kill -{signum} {pid}")
+    except LaunchFailed:
+        return False
+    return True
+
+
+def _on(node: str, job: str, commands: str) -> str:
+    """What a shell on a node of a running job says to some commands. LaunchFailed if it, or Slurm, fails."""
+    options = (f"--jobid={job}", f"--nodelist={node}", "--job-name=look", "--overlap", "--nodes=1", "--ntasks=1")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    return ask("srun", *options, "--mpi=none", "/bin/sh", "-c", commands, env=env)
 
 
 def failure_of(node: str) -> str:
