@@ -10,6 +10,7 @@ import typer
 
 from disagg_cli import __version__
 from disagg_cli.cli import (
+    attach,
     check,
     connector,
     drill,
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(check.check, plan.plan, rehearse.rehearse, render.render, launch.launch),
-    *(status.status, status.ps, status.logs, status.stop),
+    *(attach.attach, status.status, status.ps, status.logs, status.stop),
     *(probe.probe, drill.drill),
     *(explain.explain, schema.schema, models.models),
 )

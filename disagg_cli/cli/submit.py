@@ -29,20 +29,21 @@ def submitted(prepared: Prepared, flags: list[str], out: Console, *, detach: boo
     from disagg_cli.executors.slurm import client
     from disagg_cli.runtime import evaluation, job, rundir
     from disagg_cli.runtime.control import summary
+    from disagg_cli.runtime.follow import Follower
     from disagg_cli.runtime.submission import submit
 
     client.require()
     evaluation.check(prepared)
     directory = rundir.create(prepared.deployment.name)
     number = submit(prepared, directory, flags)
-    follower = job.Follower(directory, number)
+    follower = Follower(directory)
     try:
-        for line in follower.until("serving", "ended"):
-            out.print(line, markup=False)
+        for event in follower.until("serving", "ended"):
+            out.print(event["text"], markup=False)
         if serves := directory.read("state.json")["phase"] == "serving":
             out.print(where_everything_is(directory))
-        for line in () if detach else follower.until("ended"):
-            out.print(line, markup=False)
+        for event in () if detach else follower.until("ended"):
+            out.print(event["text"], markup=False)
     except Interrupted:
         _stop(directory, number, out)
         raise

@@ -5,13 +5,12 @@ import time
 from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from disagg_cli.console.eval_view import compare_view, eval_view
 from disagg_cli.console.plan_view import findings_view, plan_view
-from disagg_cli.console.status_view import phase_text, process_table, troubles
+from disagg_cli.console.status_view import below, phase_text, process_table, troubles
 from disagg_cli.evals.compare import Comparison
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.runtime.prepare import Prepared
@@ -45,11 +44,7 @@ class LaunchView:
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
         """Keep the table on screen, below the lines, while the body runs."""
-        if not self.out.is_terminal:
-            yield
-            return
-        state = self.recorder.state
-        with Live(get_renderable=lambda: _table(state), console=self.out, refresh_per_second=4, transient=True):
+        with below(self.out, lambda: _table(self.recorder.state)):
             yield
 
     def report(self, report: EvalReport) -> None:

@@ -1,7 +1,8 @@
 """What runs are doing, as other terminals ask for it: `disagg status`, `disagg ps`, `disagg logs`."""
 
+import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -62,6 +63,16 @@ def show_watched(found: Iterator[Status], out: Console) -> Status:
             out.print(status_table(later))
         now = later
     return now
+
+
+@contextlib.contextmanager
+def below(out: Console, table: Callable[[], RenderableType]) -> Iterator[None]:
+    """Keep a table on screen, below the lines that are printed while the body runs; nothing where it is no terminal."""
+    if not out.is_terminal:
+        yield
+        return
+    with Live(get_renderable=table, console=out, refresh_per_second=4, transient=True):
+        yield
 
 
 def _phases(status: Status) -> list[str]:

@@ -5,9 +5,8 @@ beside, Slurm knows.
 """
 
 import contextlib
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,10 +29,6 @@ WAIT_S = 0.5
 """The same, while somebody waits for a job to end."""
 SILENT_S = 10.0
 """Without an answer of the controller, before nobody waits for one any more."""
-LOOK_S = 0.2
-"""Between two looks at the run's files."""
-SETTLE_S = 2.0
-"""Between the end of a job and giving up on what it may have written."""
 STOP_S = ON_CPU.grace + ON_CPU.gone + 10.0
 """What disagg in the job may need to end its steps."""
 CANCEL_S = 60.0
@@ -124,53 +119,11 @@ class Lookout:
         return self._job
 
 
-class Follower:
-    """Tells what happens in a run, from its files and from Slurm."""
-
-    def __init__(self, directory: RunDir, number: str) -> None:
-        self._directory = directory
-        self._number = number
-        self._look = Lookout(directory, number)
-        self._place = 0
-        self._reason = ""
-        self._over = 0.0
-
-    def until(self, *phases: str) -> Iterator[str]:
-        """Yield what happens until the run is in one of these phases. LaunchFailed, or what ended it, if it is not."""
-        while True:
-            now = self._look()
-            yield from self._events()
-            if now.job and now.job.waits and now.job.reason not in ("None", self._reason):
-                self._reason = now.job.reason
-                yield f"pending: {now.told['waiting_for']}"
-            phase = now.state.get("phase")
-            if phase in phases:
-                return
-            if phase == "ended":
-                raise ended(self._directory, now.state)
-            if not now.supervised and self._settled():
-                raise lost(self._directory, self._number, now)
-            time.sleep(LOOK_S)
-
-    def _settled(self) -> bool:
-        """Whether the job has been over for a while: over a network, its last words take their time."""
-        self._over = self._over or time.monotonic()
-        return time.monotonic() - self._over > SETTLE_S
-
-    def _events(self) -> Iterator[str]:
-        file = self._directory.path / "events.jsonl"
-        if file.exists():
-            with file.open("rb") as events:
-                events.seek(self._place)
-                whole = [line for line in events if line.endswith(b"\n")]
-            self._place += sum(map(len, whole))
-            yield from (str(json.loads(line)["text"]) for line in whole)
-
-
 def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:
-    """What ended a run, as the error that ended it there."""
+    """What ended a run that failed, as the error that ended it there."""
     log = directory.path / "launch.log"
-    return _kind(state["exit_code"])(f"the run ended: {state['reason']}", where=str(log))
+    where = str(log if log.exists() else directory.path)
+    return _kind(state["exit_code"])(f"the run ended: {state['reason']}", where=where)
 
 
 def raise_failure(directory: RunDir, number: str) -> None:

@@ -130,9 +130,13 @@ def test_a_run_from_launch_to_stop(cluster):
     (listed,) = json.loads(cluster.disagg("ps", "--json").stdout)["runs"]
     assert (listed["phase"], listed["stale"], listed["alive"]) == ("serving", False, 4)
 
-    stopped = cluster.disagg("stop", "--json")
-    assert stopped.returncode == 0, stopped.stderr
-    assert json.loads(stopped.stdout)["exit_code"] == 0
+    with subprocess.Popen([*DISAGG, "attach"], stdout=subprocess.PIPE, text=True) as attached:
+        stopped = cluster.disagg("stop", "--json")
+        assert stopped.returncode == 0, stopped.stderr
+        assert json.loads(stopped.stdout)["exit_code"] == 0
+        shown, _ = attached.communicate(timeout=60)
+    assert "decode-1 healthy" in shown
+    assert (attached.returncode, shown.splitlines()[-1].split()[-1]) == (0, "ended")
     assert cluster.ended()["reason"] == "stopped"
 
 

@@ -1,0 +1,67 @@
+"""What happens in a run, told to somebody elsewhere: from its files, and from Slurm where that supervises it."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from disagg_cli.errors import DisaggError, LaunchFailed
+from disagg_cli.runtime import control, job
+from disagg_cli.runtime.rundir import RunDir
+
+LOOK_S = 0.2
+"""Between two looks at the run's files."""
+SETTLE_S = 2.0
+"""Between the end of a supervisor and giving up on what it may have written."""
+
+
+class Follower:
+    """Tells what happens in a run, from its beginning. now: how it stood at the last look."""
+
+    def __init__(self, directory: RunDir) -> None:
+        self.directory = directory
+        self._look = control.watcher(directory)
+        self.now = self._look()
+        self._place = 0
+        self._waits = ""
+        self._over = 0.0
+
+    def until(self, *phases: str) -> Iterator[Mapping[str, Any]]:
+        """Yield events until the run is in one of these phases. What ended it is raised, if it is not.
+
+        An event has a `text`, and where the run itself tells it, `t`: seconds since its beginning.
+        """
+        while True:
+            self.now = self._look()
+            yield from self._events()
+            waits = self.now.state["waiting_for"] if self.now.phase == "pending" else ""
+            if waits not in ("", "Slurm (None)", self._waits):
+                self._waits = waits
+                yield {"text": f"pending: {waits}"}
+            if self.now.phase in phases:
+                return
+            if self.now.phase == "ended":
+                raise job.ended(self.directory, self.now.state)
+            if self.now.phase == "lost" and self._settled():
+                raise self._lost()
+            time.sleep(LOOK_S)
+
+    def _settled(self) -> bool:
+        """Whether the supervisor has been gone for a while: over a network, its last words take their time."""
+        self._over = self._over or time.monotonic()
+        return time.monotonic() - self._over > SETTLE_S
+
+    def _lost(self) -> DisaggError:
+        if number := job.number_of(self.directory):
+            return job.lost(self.directory, number, job.look(self.directory, number))
+        name = self.directory.path.name
+        return LaunchFailed(f"the supervisor of {name} is gone", fix="`disagg stop` ends what is left")
+
+    def _events(self) -> Iterator[Mapping[str, Any]]:
+        file = self.directory.path / "events.jsonl"
+        if file.exists():
+            with file.open("rb") as events:
+                events.seek(self._place)
+                whole = [line for line in events if line.endswith(b"\n")]
+            self._place += sum(map(len, whole))
+            yield from map(json.loads, whole)
