@@ -5,6 +5,7 @@ beside, Slurm knows.
 """
 
 import contextlib
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -143,13 +144,14 @@ def raise_failure(directory: RunDir, number: str) -> None:
 def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | None = None) -> DisaggError:
     """What is known of a run whose job ended without a word, written down as its end.
 
-    kind: of error, where that is known. Else a job that was cancelled was interrupted, and the exit code of any other
-    is that of disagg, the job's only program.
+    kind: of error, where that is known. Else a job that was cancelled, or asked to end before disagg listened, was
+    interrupted, and the exit code of any other is that of disagg, the job's only program.
     """
     what = now.job.sentence if now.job else f"Slurm no longer knows job {number}"
     if kind is None:
-        cancelled = now.job is not None and now.job.state == "CANCELLED"
-        kind = Interrupted if cancelled else _kind(client.exit_code(number))
+        code = client.exit_code(number)
+        cancelled = (now.job and now.job.state == "CANCELLED") or code == -signal.SIGTERM
+        kind = Interrupted if cancelled else _kind(code)
     state = dict(now.state) | {"phase": "ended", "exit_code": kind.exit_code, "reason": what}
     directory.write("state.json", state)
     directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})

@@ -15,20 +15,22 @@ from disagg_cli.runtime.job import ALLOCATION, RECORD, TOPOLOGY, forget_secrets
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.topology.slurm import SlurmSpec
 from disagg_cli.topology.written import written_out
 
 SCRIPT = "job.sbatch"
 
 
-def launch_argv(topology: Path, flags: Sequence[str]) -> list[str]:
+def launch_argv(prepared: Prepared, topology: Path, flags: Sequence[str]) -> list[str]:
     """What the batch script runs."""
-    return [sys.executable, "-m", "disagg_cli", "launch", str(topology), *flags]
+    python = SlurmSpec.model_validate(prepared.deployment.executor_settings).python_of_job(sys.executable)
+    return [python, "-m", "disagg_cli", "launch", str(topology), *flags]
 
 
 def rendered(prepared: Prepared, flags: Sequence[str]) -> str:
     """The sbatch script of a topology that is not submitted yet, or the commands that another executor would run."""
     if prepared.deployment.executor == "slurm":
-        return script.script(prepared.deployment, launch_argv(prepared.config.absolute(), flags))
+        return script.script(prepared.deployment, launch_argv(prepared, prepared.config.absolute(), flags))
     return "\n\n".join(f"# {one.name} on {one.host.name}\n{one.shell()}" for one in prepared.commands) + "\n"
 
 
@@ -37,7 +39,7 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
     recorder = record(prepared, directory)
     recorder.state.phase = "pending"
     recorder.save()  # here, and no more once there is a job: the job then writes it
-    argv = launch_argv(directory.path / TOPOLOGY, ["--run-dir", str(directory.path), *flags])
+    argv = launch_argv(prepared, directory.path / TOPOLOGY, ["--run-dir", str(directory.path), *flags])
     text = script.script(prepared.deployment, argv, output=directory.path / "launch.log")
     directory.write_text(SCRIPT, text)
     directory.write_text(TOPOLOGY, written_out(prepared.deployment.written, masked=False))

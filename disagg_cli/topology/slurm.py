@@ -35,8 +35,8 @@ class SlurmSpec(SlurmPart):
     """One Slurm job for everything; a heterogeneous one where `prefill` or `decode` is asked for apart.
 
     step_args: options of srun for every worker, verbatim, such as pyxis's `container-image`. python: what runs disagg
-    and SGLang on the nodes, where it is not the Python that runs disagg here. stop_before_s: how long before the time
-    limit of the job disagg ends the run; Slurm may be a minute early.
+    and SGLang on the nodes, where it is not the Python that runs disagg here; of a container's image, what runs SGLang
+    in there. stop_before_s: how long before the time limit of the job disagg ends the run; Slurm may be a minute early.
     """
 
     step_args: SrunArgs = Field(default_factory=dict)
@@ -55,6 +55,19 @@ class SlurmSpec(SlurmPart):
     def apart(self) -> bool:
         """Whether the roles have components of their own in a heterogeneous job."""
         return self.prefill is not None or self.decode is not None
+
+    @property
+    def contained(self) -> bool:
+        """Whether workers run in a container, and disagg itself beside it."""
+        return any(option.startswith("container-") for option in self.step_args)
+
+    def python_of_job(self, here: str) -> str:
+        """What runs disagg in the job. here: what runs it where the job is submitted."""
+        return here if self.contained else self.python or here
+
+    def python_of_steps(self, here: str) -> str:
+        """What runs SGLang in the job's steps."""
+        return self.python or ("python3" if self.contained else here)
 
     def part(self, number: int) -> SlurmPart:
         """How a component is asked for: prefill's first, decode's second; one for both where they are not apart."""

@@ -211,6 +211,18 @@ def test_a_variable_that_would_change_the_job_is_kept_from_sbatch(cluster):
     assert cluster.lab.job(cluster.number)["Requeue"] == "0"
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_python_that_does_not_run_disagg_on_the_nodes(cluster, there):
+    """It is not there, or was made for another kind of machine."""
+    python = cluster.folder / "python"
+    if there:
+        python.write_bytes(b"\x7fELF of something else")
+        python.chmod(0o755)
+    done = cluster.disagg("launch", cluster.topology(slurm={"python": str(python)}))
+    assert done.returncode == 4
+    assert f"{cluster.lab.nodes[0]}: {python} does not run disagg here; executor.slurm.python" in done.stderr
+
+
 def test_a_run_that_fails_is_one_document(cluster):
     done = cluster.disagg("launch", cluster.topology(engine={"env": {"CHEAP_LAST": "no luck"}}), "--json")
     assert done.returncode == 4
@@ -260,6 +272,16 @@ def test_a_job_that_is_cancelled_while_it_starts(cluster, moment):
     cluster.lab.run("scancel", cluster.number)
     assert launch.wait(60) == 130, (cluster.folder / "out").read_text()
     assert cluster.ended()["exit_code"] == 130
+
+
+@pytest.mark.parametrize("moment", ["submitted as Slurm job", "starting: its hosts", "decode-0 starting"])
+def test_a_run_that_is_stopped_while_it_starts(cluster, moment):
+    launch = cluster.launch(cluster.topology(engine={"env": {"CHEAP_START_S": "100"}}))
+    cluster.said(moment)
+    stopped = cluster.disagg("stop", "--json")
+    assert (stopped.returncode, json.loads(stopped.stdout)["exit_code"]) == (0, 130), stopped.stderr
+    assert launch.wait(60) == 130, (cluster.folder / "out").read_text()
+    cluster.nothing_left()
 
 
 @pytest.mark.parametrize(

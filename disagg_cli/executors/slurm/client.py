@@ -98,9 +98,11 @@ def ends(number: str) -> bool:
 
 
 def exit_code(number: str) -> int | None:
-    """The exit code of a job's script; None where a signal ended it, or Slurm does not say."""
+    """The exit code of a job's script, -N where signal N ended it; None where Slurm does not say."""
     code, _, signum = next((one.get("ExitCode", "") for one in _shown(number)), "").partition(":")
-    return int(code) if code.isdigit() and signum == "0" else None
+    if not (code.isdigit() and signum.isdigit()):
+        return None
+    return -int(signum) if int(signum) else int(code)
 
 
 def _shown(number: str) -> list[dict[str, str]]:

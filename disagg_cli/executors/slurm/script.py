@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.slurm.options import words
 from disagg_cli.topology.deployment import Deployment, Host
 from disagg_cli.topology.slurm import SlurmPart, SlurmSpec, segment_of
@@ -21,7 +22,7 @@ WHY: Mapping[str, str] = {
 
 
 def script(deployment: Deployment, launch: Sequence[str], *, output: Path | None = None) -> str:
-    """The script. launch: the command that runs in the job; output: where that writes what it says."""
+    """The script. launch: the command that runs in the job, a Python's; output: where that writes what it says."""
     settings = SlurmSpec.model_validate(deployment.executor_settings)
     parts = _parts(deployment)
     lines = ["#!/bin/bash", f"# {deployment.name}: {_contents(deployment)}"]
@@ -32,7 +33,14 @@ def script(deployment: Deployment, launch: Sequence[str], *, output: Path | None
             lines += _directives(_job(deployment, settings, output) | wanted | part.args, WHY)
         else:
             lines += ["#SBATCH hetjob", *_directives(wanted | part.args, {})]
-    return "\n".join([*lines, "", f"exec {shlex.join(launch)}", ""])
+    return "\n".join([*lines, "", _there(launch[0]), f"exec {shlex.join(launch)}", ""])
+
+
+def _there(python: str) -> str:
+    """Say so where the job's Python is not there, is made for another kind of machine, or does not know disagg."""
+    told = shlex.quote(f"{python} does not run disagg here; executor.slurm.python is to name one that does")
+    failed = f'echo "$(uname -n):" {told} >&2; exit {LaunchFailed.exit_code};'
+    return f"{shlex.join([python, '-c', 'import disagg_cli'])} || {{ {failed} }}"
 
 
 def _parts(deployment: Deployment) -> list[list[Host]]:

@@ -106,9 +106,8 @@ class SlurmExecutor:
 
     @property
     def _python(self) -> str:
-        """What runs SGLang on the nodes: the same as here, unless they run a container."""
-        contained = any(option.startswith("container-") for option in self._settings.step_args)
-        return self._settings.python or ("python3" if contained else sys.executable)
+        """What runs SGLang on the nodes."""
+        return self._settings.python_of_steps(sys.executable)
 
     async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
         """See that the nodes share the file system that it is on."""
@@ -122,7 +121,7 @@ class SlurmExecutor:
     async def _run(self, host: Host, argv: Sequence[str]) -> str:
         """Run something short on a node and return what it prints. LaunchFailed with what it says if it fails."""
         command = srun.step(self._nodes[host.name], host, "look", self._settings, argv, {})
-        within = LOOK_S if self._python == sys.executable else max(LOOK_S, self._site.timeouts.health)
+        within = max(LOOK_S, self._site.timeouts.health) if self._settings.contained else LOOK_S
         async with self._looks:
             child = await asyncio.create_subprocess_exec(
                 *command,

@@ -90,6 +90,20 @@ def test_what_cannot_be_said(settings):
 
 
 @pytest.mark.parametrize(
+    ("settings", "of_job", "of_steps"),
+    [
+        ({}, "/login/python", "/login/python"),
+        ({"python": "/arm/python"}, "/arm/python", "/arm/python"),  # nodes of another kind than the login node
+        ({"step_args": {"container-image": "x"}}, "/login/python", "python3"),  # disagg stays outside of the image
+        ({"step_args": {"container-image": "x"}, "python": "/opt/python"}, "/login/python", "/opt/python"),
+    ],
+)
+def test_which_python_runs_what(settings, of_job, of_steps):
+    spec = SlurmSpec.model_validate(settings)
+    assert (spec.python_of_job("/login/python"), spec.python_of_steps("/login/python")) == (of_job, of_steps)
+
+
+@pytest.mark.parametrize(
     ("nodes", "asked", "per_domain", "segment"),
     [
         (2, None, 18, 2),  # all in one domain
