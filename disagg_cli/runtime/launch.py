@@ -19,6 +19,7 @@ from disagg_cli.rehearsal.synthetic import materialize
 from disagg_cli.runtime import disk, evaluation, hosts, logs, restart, rundir
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.proof import Proof
+from disagg_cli.runtime.reach import Reach
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import ProcessState, Recorder, RunState
 from disagg_cli.runtime.supervisor import ProcessDied, Supervisor, in_words
@@ -259,7 +260,7 @@ class Launch:
     async def _serve(self) -> None:
         self.recorder.run_phase("serving")
         self.view.serving()
-        await asyncio.Event().wait()
+        await Reach(self.recorder).watch(self.deployment)
 
     def _settled(self, prepared: Prepared) -> None:
         """It is known now where everything runs."""

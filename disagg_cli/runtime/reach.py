@@ -1,0 +1,110 @@
+"""Whether the hosts of a run answer at all: Slurm and TCP take minutes to see that one has lost its power.
+
+It is only told. What becomes of the run is for the executor to say, which knows whether a host is gone for good.
+"""
+
+import asyncio
+import errno
+import select
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from disagg_cli.runtime.state import Recorder
+from disagg_cli.topology.deployment import Deployment
+
+LOOK_S = 1.0
+"""Between two looks at a host."""
+ANSWER_S = 1.2
+"""For an answer to one look: a first packet that is lost comes again after a second."""
+MISSES = 3
+"""Looks in a row that nothing has answered."""
+NOBODYS = 9
+"""A port (discard) at which nobody listens: a host that lives says so."""
+SILENT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
+"""What a connection fails with where there is no host; any other error comes from one."""
+KIND = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+TICK_S = 0.05
+
+Where = tuple[int, tuple[object, ...]]
+"""An address family, and an address of it with a port."""
+
+
+class Reach:
+    """Tells in a run's record which of its hosts answer nothing any more."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._silent: list[str] = []
+
+    async def watch(self, deployment: Deployment) -> None:
+        """Never return, and tell of the hosts of workers that are other machines than this one."""
+        ports: dict[tuple[str, str], list[int]] = {}
+        for worker in deployment.workers:
+            for host in (share.host for share in worker.shares if not share.host.local):
+                listens = [worker.ports.http] if host == worker.host else []
+                ports.setdefault((host.name, host.address), []).extend(listens)
+        await asyncio.gather(*(self._watch(*host, [*found, NOBODYS]) for host, found in ports.items()))
+        await asyncio.Event().wait()
+
+    async def _watch(self, name: str, address: str, ports: Sequence[int]) -> None:
+        """One host. What has never answered, as behind a firewall, tells nothing by its silence."""
+        try:
+            where = [await asyncio.to_thread(_resolved, address, port) for port in ports]
+        except OSError:
+            return
+        heard, misses, last = False, 0, 0.0
+        while True:
+            if await answers(where if misses or not heard else where[:1]):
+                if name in self._silent:
+                    self._silent.remove(name)
+                    self._tell(name, f"{name} answers again, after {time.monotonic() - last:.0f} s")
+                heard, misses, last = True, 0, time.monotonic()
+            elif heard:
+                misses += 1
+            if misses == MISSES:
+                self._silent.append(name)
+                self._tell(name, f"{name} ({address}) has answered no connection for {time.monotonic() - last:.0f} s")
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, name: str, text: str) -> None:
+        self._recorder.state.waiting_for = f"{', '.join(self._silent)} to answer" if self._silent else ""
+        self._recorder.event("reach", text, host=name, answers=name not in self._silent)
+
+
+async def answers(where: Sequence[Where]) -> bool:
+    """Whether the host answers at one of these: with a connection, or by refusing one. That is for its kernel to do,
+    which does so however busy the server is.
+
+    The kernel here is asked once more after the time is up: how late this process comes to look counts for nothing.
+    """
+    deadline = time.monotonic() + ANSWER_S
+    with ExitStack() as stack:
+        try:
+            knocks = [stack.enter_context(socket.socket(family, KIND)) for family, _ in where]
+        except OSError:
+            return True  # there is no socket to be had, which tells nothing of the host
+        errors = [knock.connect_ex(address) for knock, (_, address) in zip(knocks, where, strict=True)]
+        while True:
+            late = time.monotonic() > deadline
+            for number, knock in enumerate(knocks):
+                if errors[number] == errno.EINPROGRESS and _done(knock):
+                    errors[number] = knock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if not SILENT.issuperset(set(errors) - {errno.EINPROGRESS}):
+                return True
+            if late or errno.EINPROGRESS not in errors:
+                return False
+            await asyncio.sleep(TICK_S)
+
+
+def _done(knock: socket.socket) -> bool:
+    """Whether it is known by now what becomes of a connection."""
+    poll = select.poll()
+    poll.register(knock, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
+def _resolved(address: str, port: int) -> Where:
+    family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return family, where

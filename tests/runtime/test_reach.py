@@ -1,0 +1,89 @@
+"""Whether a host answers at all, however busy what runs on it is."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+from deployments import FREE_PORTS, on_cpu, on_gpus
+from runs import a_run
+
+from disagg_cli.runtime import reach
+from disagg_cli.runtime.reach import Reach, answers
+
+CLOSED = (socket.AF_INET, ("127.0.0.1", FREE_PORTS + 190))
+
+
+@contextlib.contextmanager
+def busy():
+    """Where a server listens that takes no connection any more: its kernel leaves them unanswered, too."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield socket.AF_INET, listener.getsockname()
+
+
+async def test_a_server_that_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert await answers([(socket.AF_INET, listener.getsockname())])
+
+
+async def test_a_server_that_has_died_has_a_host_that_answers():
+    assert await answers([CLOSED])
+
+
+async def test_a_host_whose_server_takes_no_connections_answers_at_another_port():
+    with busy() as there:
+        assert not await answers([there])
+        assert await answers([there, CLOSED])
+
+
+class Over(Exception):
+    """There are no more looks."""
+
+
+async def told(monkeypatch, *looks):
+    """What is told where these looks find an answer, or none."""
+    found = iter(looks)
+
+    async def look(_):
+        try:
+            return next(found)
+        except StopIteration:
+            raise Over from None
+
+    monkeypatch.setattr(reach, "answers", look)
+    monkeypatch.setattr(reach, "LOOK_S", 0.0)
+    recorder, said = a_run(), []
+    recorder.listeners.append(lambda text: said.append(text.partition(" for ")[0].partition(", after")[0]))
+    with pytest.raises(Over):
+        await Reach(recorder).watch(on_gpus("10.0.0.1", prefill={"tp": 2}, decode={"workers": 1}))
+    return said, recorder.state
+
+
+async def test_a_host_that_is_lost_is_told_of_once(home, monkeypatch):
+    said, state = await told(monkeypatch, True, False, False, False, False, False)
+    assert said == ["10.0.0.1 (10.0.0.1) has answered no connection"]
+    assert state.waiting_for == "10.0.0.1 to answer"
+
+
+async def test_a_host_that_comes_back(home, monkeypatch):
+    said, state = await told(monkeypatch, True, False, False, False, True, False, False, True)
+    assert said == ["10.0.0.1 (10.0.0.1) has answered no connection", "10.0.0.1 answers again"]
+    assert state.waiting_for == ""
+
+
+@pytest.mark.parametrize("looks", [[True, False, False, True, False, False], [False] * 9])
+async def test_no_alarm(home, monkeypatch, looks):
+    """For fewer misses in a row, and where nothing has ever answered."""
+    said, _ = await told(monkeypatch, *looks)
+    assert said == []
+
+
+async def test_this_machine_is_not_watched(home, monkeypatch):
+    monkeypatch.setattr(reach, "answers", None)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(Reach(a_run()).watch(on_cpu()), 0.2)
