@@ -119,6 +119,7 @@ def _launch(
     import asyncio
     import contextlib
 
+    from disagg_cli.cli.submit import in_job
     from disagg_cli.console.launch_view import LaunchView
     from disagg_cli.console.plan_view import findings_view
     from disagg_cli.console.sink import write_json
@@ -142,8 +143,7 @@ def _launch(
         async def run() -> None:
             await Launch(prepared, options, recorder, view).run()
 
-        slurm = prepared.deployment.executor == "slurm"
-        with kept(directory) if slurm else contextlib.nullcontext(), view.live():
+        with kept(directory) if in_job() else contextlib.nullcontext(), view.live():
             asyncio.run(run())
     if as_json:
         write_json(summary(directory))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from slurm_lab import GPUS
 from waiting import wait_until
 
 DISAGG = [sys.executable, "-m", "disagg_cli"]
+CHEAP = Path(__file__).parents[1] / "cheap_disagg.py"
 SECRET = "planted-0f3a9c"
 
 
@@ -365,20 +367,25 @@ def test_slurm_overrides_the_executor_that_a_topology_names(cluster):
     assert cluster.number
 
 
-def test_a_launch_in_a_script_of_somebodys_own(cluster):
+@pytest.mark.parametrize("executor", ["slurm", "local"])
+def test_a_launch_in_a_script_of_somebodys_own(cluster, executor):
     """It is known to the login node, and ended from there; the script goes on."""
     code = cluster.folder / "code"
     script = cluster.folder / "own.sh"
-    script.write_text(f"#!/bin/bash\n{' '.join(DISAGG)} launch {cluster.topology()}\necho $? > {code}; sleep 300\n")
+    if executor == "slurm":
+        launch = [*DISAGG, "launch", cluster.topology()]
+    else:
+        launch = [sys.executable, CHEAP, cluster.folder, "launch", cluster.topology(executor="local"), "--cold"]
+    script.write_text(f"#!/bin/bash\n{' '.join(map(str, launch))}\necho $? > {code}; sleep 300\n")
     asked = ("--parsable", "-N3", "--exclusive", "--mem=0", f"--gres=gpu:{GPUS}", "-o", f"{script}.out")
     job = cluster.lab.run("sbatch", *asked, script).strip()
-    wait_until(lambda: (cluster.home / "current" / "state.json").exists() and cluster.state["phase"] == "serving", 60)
+    wait_until(lambda: (cluster.home / "current" / "state.json").exists() and cluster.state["phase"] == "serving", 120)
 
     (listed,) = json.loads(cluster.disagg("ps", "--json").stdout)["runs"]
     assert (listed["phase"], listed["job"], listed["host"]) == ("serving", job, cluster.lab.nodes[0])
     stopped = cluster.disagg("stop", "--json")
     assert (stopped.returncode, json.loads(stopped.stdout)["reason"]) == (0, "stopped"), stopped.stderr
-    wait_until(code.exists, 10)
+    wait_until(code.exists, 30)
     assert code.read_text() == "0\n"
     assert cluster.lab.jobs()[job] == "RUNNING"
 
