@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,9 +17,9 @@ from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import Executor, Handle, Remembers, Site
 from disagg_cli.executors.registry import make
-from disagg_cli.executors.slurm import client
 from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
+from disagg_cli.runtime.elsewhere import ends, is_elsewhere, job_that_knows, only_there, see_to_its_end
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
 
@@ -80,10 +79,10 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     state = run.read("state.json")
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
-    if number := _job_that_knows(run, state):
+    if number := job_that_knows(run, state):
         now = look() if look else job.look(run, number)
         return Status(state=now.told, supervised=now.supervised, elsewhere=True)
-    elsewhere = _is_elsewhere(state)
+    elsewhere = is_elsewhere(state)
     full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
     return Status(
         state=state,
@@ -93,19 +92,9 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     )
 
 
-def _is_elsewhere(state: Mapping[str, Any]) -> bool:
-    return bool(state.get("host", socket.gethostname()) != socket.gethostname())
-
-
-def _job_that_knows(run: RunDir, state: Mapping[str, Any]) -> str | None:
-    """The Slurm job that tells whether a run is supervised: the one that does so, or one that holds what does."""
-    around = job.around(run)
-    return job.number_of(run) or (around.job if around and _is_elsewhere(state) else None)
-
-
 def watcher(run: RunDir) -> Callable[[], Status]:
     """How to read again and again what a run is doing, without asking Slurm each time."""
-    number = _job_that_knows(run, run.read("state.json"))
+    number = job_that_knows(run, run.read("state.json"))
     return partial(status, run, job.Lookout(run, number) if number else None)
 
 
@@ -130,15 +119,17 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
         return ()
     now = status(run)
     if now.elsewhere and not now.over:
-        _stop_elsewhere(run, now, force=force)
+        see_to_its_end(run, now.state, within=STOP_S, force=force)
     elif now.supervised and not now.elsewhere:
         if not force:
             sessions.send(now.state["pid"], signal.SIGTERM)
         if force or not _gone(now.state["pid"], now.state["born"], within=STOP_S):
             sessions.send(now.state["pid"], signal.SIGKILL)
             _gone(now.state["pid"], now.state["born"], within=KILL_S)
-    leftovers = () if now.elsewhere and _only_there(run) else asyncio.run(_end_leftovers(run))
-    if now.elsewhere and not _ends(run, within=HEARD_S) and asyncio.run(_end_leftovers(run)):
+    leftovers: tuple[str, ...] = ()
+    if not (now.elsewhere and only_there(run)):
+        leftovers = asyncio.run(_end_leftovers(run))
+    if leftovers and now.elsewhere and not ends(run, within=HEARD_S) and asyncio.run(_end_leftovers(run)):
         host = now.state["host"]
         raise LaunchFailed(f"their supervisor on {host} starts them again", fix=f"run `disagg stop` on {host}")
     state = run.read("state.json")
@@ -146,37 +137,6 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
         reason = "stopped after its supervisor had gone"
         run.write("state.json", state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
     return leftovers
-
-
-def _stop_elsewhere(run: RunDir, now: Status, *, force: bool) -> None:
-    """See that a supervisor on another host ends the run, or that it may be ended without it. UsageError if neither."""
-    host, around = now.state["host"], job.around(run)
-    reached = around is not None and around.node != ""
-    if around and reached and not force and client.signal_on(around.node, around.job, now.state["pid"], "TERM"):
-        _ends(run, within=STOP_S)
-    elif not force and not reached and not _only_there(run):
-        raise UsageError(
-            f"{run.path.name} is supervised on {host}",
-            fix=f"run `disagg stop` on {host}; if that is gone, `disagg stop --force` ends the processes from here",
-        )
-    if _only_there(run) and run.read("state.json")["phase"] != "ended":
-        there = f"run it on {host}" + (f", or end its Slurm job: scancel {around.job}" if around else "")
-        raise UsageError(f"the processes of {run.path.name} run on {host}, and only there they can be ended", fix=there)
-
-
-def _only_there(run: RunDir) -> bool:
-    """Whether the processes of a run can be reached from its supervisor's host alone."""
-    return bool(run.read("deployment.json").get("executor", "local") == "local")
-
-
-def _ends(run: RunDir, *, within: float) -> bool:
-    """Wait until a run's supervisor has said that it has ended; whether it has."""
-    deadline = time.monotonic() + within
-    while run.read("state.json")["phase"] != "ended":
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(FOLLOW_S)
-    return True
 
 
 def _gone(pid: int, born: float, *, within: float) -> bool:
