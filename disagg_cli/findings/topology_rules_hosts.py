@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import WILDCARD, Case, loopback, some
 from disagg_cli.topology.deployment import Worker, bracketed
+from disagg_cli.topology.placement import HANDSHAKE
 
 EPHEMERAL = 32768
 """The first port that Linux gives outgoing connections (/proc/sys/net/ipv4/ip_local_port_range) by default."""
@@ -44,6 +45,8 @@ def _ports(worker: Worker) -> Iterator[tuple[str, int]]:
     yield from (("http", ports.http), ("bootstrap", ports.bootstrap), ("nccl", ports.nccl))
     if worker.dp_attention or len(worker.shares) > 1:
         yield "dist_init", ports.dist_init
+    if worker.dp_attention:
+        yield from (("dist_init", ports.dist_init + counted) for counted in (*range(1, 7), HANDSHAKE))
     for flag in OTHER_PORTS:
         if isinstance(port := worker.args.get(flag), int) and not isinstance(port, bool):
             yield flag, port

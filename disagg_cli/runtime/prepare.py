@@ -24,6 +24,7 @@ from disagg_cli.secrets import masked, masked_flags
 from disagg_cli.topology.deployment import Deployment, Host, Model, Role, Worker, on_hosts
 from disagg_cli.topology.loading import load_topology
 from disagg_cli.topology.machine import Facts, HostFacts, gather
+from disagg_cli.topology.placement import HANDSHAKE
 from disagg_cli.topology.resolve import resolve
 from disagg_cli.topology.spec import EvalSpec, GsmSpec
 
@@ -77,6 +78,8 @@ class Prepared:
                 listens["bootstrap"] = worker.ports.bootstrap
             if worker.dp_attention or len(worker.shares) > 1:
                 listens["dist-init"] = worker.ports.dist_init
+            if worker.dp_attention:
+                listens["DP handshake"] = worker.ports.dist_init + HANDSHAKE
             for share in worker.shares:
                 here = wanted.setdefault(share.host, {})
                 here |= {port: f"{worker.name} {what}" for what, port in listens.items()}

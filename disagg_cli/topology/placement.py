@@ -8,8 +8,20 @@ from disagg_cli.topology.platforms import Platform
 from disagg_cli.topology.spec import PortsSpec
 
 BLOCK = 16
-"""Ports kept for each worker on its host: http, bootstrap, nccl, dist-init, and what SGLang counts up from dist-init
-with DP attention (six and one per DP rank; server_args.py, PortArgs, 0.5.23)."""
+"""Ports kept for each worker on its host: http, bootstrap, nccl, dist-init, and with DP more, see `dp_ports`."""
+
+HANDSHAKE = 13
+"""From dist-init to the port at which DP groups meet (SGLang 0.5.23, DP_ATTENTION_HANDSHAKE_PORT_DELTA)."""
+
+
+def dp_ports(dp: int) -> int:
+    """Ports to keep beside BLOCK for what SGLang counts up from dist-init with so many DP groups.
+
+    Six and one for each group (server_args.py, PortArgs, 0.5.23), and the one at which they meet. Whoever asks a
+    neighbour's port for its health there makes libzmq abort the server.
+    """
+    return max(4, dp) if dp > 1 else 0
+
 
 HIGHEST_PORT = 65535
 
@@ -131,7 +143,7 @@ class Room:
 
     def ports(self, where: str, shares: tuple[Share, ...], dp: int, asked: PortsSpec) -> Ports:
         """The same block on every host of a worker: before SGLang 0.5.12 the bootstrap port must be equal on all."""
-        base = self.block(where, tuple(share.host.name for share in shares), BLOCK + (dp if dp > 4 else 0))
+        base = self.block(where, tuple(share.host.name for share in shares), BLOCK + dp_ports(dp))
         return Ports(
             http=asked.http or base,
             bootstrap=asked.bootstrap or base + 1,

@@ -1,6 +1,6 @@
 """Where workers go: explicit places, NVLink domains, Slurm nodes, ports that are given."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from deployments import ON_GPUS, on_cpu, on_gpus
@@ -85,6 +85,16 @@ def test_slurm_nodes_are_as_many_as_needed():
 def test_fewer_slurm_nodes_than_needed():
     with pytest.raises(PlanRefused, match=r"decode-0 needs 4 GPUs on 1 host of 4; 0 of 1"):
         deployed(executor={"slurm": {"nodes": 1}}, prefill={"tp": 4}, decode={"tp": 4})
+
+
+@pytest.mark.parametrize("dp", [2, 4, 8])
+def test_what_dp_groups_count_up_to_is_no_neighbours_port(dp):
+    """Six ports above dist-init, one for each group, and the thirteenth, at which they meet (SGLang 0.5.23)."""
+    groups = {"tp": 8, "dp": dp, "dp_attention": True}
+    deployment = on_cpu(prefill=groups, decode={"tp": 1, "workers": 2})
+    prefill, *others = deployment.workers
+    taken = {prefill.ports.dist_init + counted for counted in (*range(7 + dp), 13)}
+    assert not taken & {port for worker in others for port in astuple(worker.ports)}
 
 
 def test_ports_that_are_given():
