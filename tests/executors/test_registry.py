@@ -64,7 +64,8 @@ async def test_a_launch_on_a_fourth_kind_of_place(prepared):
     said = [json.loads(line) for line in (directory.path / "events.jsonl").read_text().splitlines()]
     told = [event["text"] for event in said if event["kind"] == "host"]
     assert told[0] == "the toy is open"
-    assert told[-2:] == ["router is collected", "the toy is closed"]
+    assert sorted(told[-5:-1]) == [f"{name} is collected" for name in ("decode-0", "decode-1", "prefill-0", "router")]
+    assert told[-1] == "the toy is closed"
     assert f"--host 127.0.1.2 --port {FREE_PORTS + 50}" in (directory.path / "commands.sh").read_text()
 
 
