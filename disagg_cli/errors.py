@@ -70,3 +70,9 @@ class Interrupted(DisaggError):
     """The user or the system asked for a stop before the work was done."""
 
     exit_code = 130
+
+
+def kind_of(exit_code: int | None) -> type[DisaggError]:
+    """The kind of error that ends in this exit code; LaunchFailed for one that none of them has."""
+    kinds = {kind.exit_code: kind for kind in (DisaggError, *DisaggError.__subclasses__())}
+    return kinds.get(exit_code or 0, LaunchFailed)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError, kind_of
 from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import Executor, Handle, Remembers, Site
 from disagg_cli.executors.registry import make
@@ -342,8 +342,7 @@ def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterato
 
 def _ended_early(run: RunDir, code: int) -> DisaggError:
     reason = run.read("state.json").get("reason") or _new_text(run.path / "launch.log", 0, unfinished=True)[0].strip()
-    kinds = {kind.exit_code: kind for kind in DisaggError.__subclasses__()}
-    return kinds.get(code, LaunchFailed)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
+    return kind_of(code)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
 
 
 def summary(run: RunDir) -> dict[str, Any]:

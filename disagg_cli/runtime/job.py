@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
+from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, kind_of
 from disagg_cli.executors.slurm import client
 from disagg_cli.executors.slurm.client import Job
 from disagg_cli.runtime.logs import indented, tail
@@ -124,7 +124,7 @@ def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:
     """What ended a run that failed, as the error that ended it there."""
     log = directory.path / "launch.log"
     where = str(log if log.exists() else directory.path)
-    return _kind(state["exit_code"])(f"the run ended: {state['reason']}", where=where)
+    return kind_of(state["exit_code"])(f"the run ended: {state['reason']}", where=where)
 
 
 def raise_failure(directory: RunDir, number: str) -> None:
@@ -151,7 +151,7 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
     if kind is None:
         code = client.exit_code(number)
         cancelled = (now.job and now.job.state == "CANCELLED") or code == -signal.SIGTERM
-        kind = Interrupted if cancelled else _kind(code)
+        kind = Interrupted if cancelled else kind_of(code)
     state = dict(now.state) | {"phase": "ended", "exit_code": kind.exit_code, "reason": what}
     directory.write("state.json", state)
     directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
@@ -159,11 +159,6 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
     log = directory.path / "launch.log"
     said = tail(log, 5) if log.exists() else "(it has not started)"
     return kind(f"{what}\n{indented(said)}", where=str(log))
-
-
-def _kind(exit_code: int | None) -> type[DisaggError]:
-    """The kind of error that ends in this exit code."""
-    return {kind.exit_code: kind for kind in DisaggError.__subclasses__()}.get(exit_code or 0, LaunchFailed)
 
 
 def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:

@@ -10,7 +10,7 @@ import pytest
 from runs import SLEEP, a_run, gone, process
 from waiting import wait_until
 
-from disagg_cli.errors import LaunchFailed, PlanRefused, UsageError
+from disagg_cli.errors import DisaggError, LaunchFailed, PlanRefused, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.runtime import control, rundir
 
@@ -252,7 +252,7 @@ def test_a_detached_run_that_serves(home, monkeypatch):
         assert list(control.follow_until_serving(recorder.directory, launch)) == ["starting: workers", "serving"]
 
 
-@pytest.mark.parametrize(("code", "kind"), [(3, PlanRefused), (4, LaunchFailed), (99, LaunchFailed)])
+@pytest.mark.parametrize(("code", "kind"), [(1, DisaggError), (3, PlanRefused), (4, LaunchFailed), (99, LaunchFailed)])
 def test_a_detached_run_that_ends_early(home, code, kind):
     recorder = a_run()
     recorder.state.reason = "decode-0 died: exit code 1"
@@ -262,6 +262,7 @@ def test_a_detached_run_that_ends_early(home, code, kind):
         pytest.raises(kind, match="the detached run ended: decode-0 died: exit code 1") as caught,
     ):
         list(control.follow_until_serving(recorder.directory, launch))
+    assert type(caught.value) is kind
     assert caught.value.where == str(recorder.directory.path / "launch.log")
 
 
