@@ -74,5 +74,5 @@ class Interrupted(DisaggError):
 
 def kind_of(exit_code: int | None) -> type[DisaggError]:
     """The kind of error that ends in this exit code; LaunchFailed for one that none of them has."""
-    kinds = {kind.exit_code: kind for kind in (DisaggError, *DisaggError.__subclasses__())}
-    return kinds.get(exit_code or 0, LaunchFailed)
+    kinds: list[type[DisaggError]] = [DisaggError, *DisaggError.__subclasses__()]
+    return {kind.exit_code: kind for kind in kinds}.get(exit_code or 0, LaunchFailed)

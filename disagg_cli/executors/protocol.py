@@ -27,6 +27,10 @@ class PlaceLost(LaunchFailed):
         self.why = why
 
 
+class HostLost(LaunchFailed):
+    """A host that does not answer, by name. It ends by itself what nobody has asked after for some time (lease_s)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
     """A started process. All of it is plain data, and enough for a fresh executor to find the process again.

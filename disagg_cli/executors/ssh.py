@@ -19,8 +19,8 @@ from disagg_cli.engine.commands import Command
 from disagg_cli.errors import DisaggError, LaunchFailed
 from disagg_cli.executors.last_word import Sign, last_word
 from disagg_cli.executors.openssh import address_of
-from disagg_cli.executors.protocol import Executor, Handle, Site
-from disagg_cli.executors.ssh_connection import Connection, HostLost, encoded
+from disagg_cli.executors.protocol import Executor, Handle, HostLost, Site
+from disagg_cli.executors.ssh_connection import Connection, encoded
 from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import helper, openssh
+from disagg_cli.executors.protocol import HostLost
 from disagg_cli.settings import Timeouts
 
 LINE = 8 << 20
@@ -34,10 +35,6 @@ FIXES = {
     "No such file": "name the Python that has SGLang there: executor.ssh.python",
 }
 """What ssh or the login shell says (OpenSSH 9.2, POSIX shells) -> what to do."""
-
-
-class HostLost(LaunchFailed):
-    """A host that does not answer, by name."""
 
 
 class Connection:

@@ -15,7 +15,7 @@ from typing import Any
 
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError, kind_of
 from disagg_cli.executors import sessions
-from disagg_cli.executors.protocol import Executor, Handle, Remembers, Site
+from disagg_cli.executors.protocol import Executor, Handle, HostLost, Remembers, Site
 from disagg_cli.executors.registry import make
 from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
@@ -180,12 +180,17 @@ async def _end_leftovers(run: RunDir) -> tuple[str, ...]:
     shared_memory.remove(name for process in status(run).state["processes"] for name in process.get("segments", ()))
     _note_gone(run, {handle.name for handle in handles} - set(lost))
     if lost:
-        whats = "; ".join(dict.fromkeys(error.what for error in lost.values()))
-        raise LaunchFailed(
-            f"nobody knows whether {', '.join(lost)} still run: {whats}",
-            fix="run `disagg stop` again once it answers; it ends them by itself after some time alone (lease_s)",
-        )
+        raise _unsure(lost)
     return tuple(found)
+
+
+def _unsure(lost: Mapping[str, LaunchFailed]) -> LaunchFailed:
+    """What to say of processes whose hosts cannot be asked."""
+    whats = "; ".join(dict.fromkeys(error.what for error in lost.values()))
+    fix = "run `disagg stop` again once it answers"
+    if all(isinstance(error, HostLost) for error in lost.values()):
+        fix += "; it ends them by itself after some time alone (lease_s)"
+    return LaunchFailed(f"nobody knows whether {', '.join(lost)} still run: {whats}", fix=fix)
 
 
 def _note_gone(run: RunDir, names: set[str]) -> None:

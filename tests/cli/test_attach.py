@@ -67,7 +67,9 @@ def test_a_run_whose_supervisor_goes(home):
     assert "is gone" in done.stderr
 
 
-@pytest.mark.parametrize(("exit_code", "schema"), [(0, "disagg.launch/1"), (1, "disagg.error/1"), (6, "disagg.error/1")])
+@pytest.mark.parametrize(
+    ("exit_code", "schema"), [(0, "disagg.launch/1"), (1, "disagg.error/1"), (6, "disagg.error/1")]
+)
 def test_for_a_program(run, exit_code, schema):
     end(run, exit_code, "the reason")
     done = disagg("attach", run.state.run, "--json")

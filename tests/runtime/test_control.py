@@ -12,6 +12,8 @@ from waiting import wait_until
 
 from disagg_cli.errors import DisaggError, LaunchFailed, PlanRefused, UsageError
 from disagg_cli.executors import sessions
+from disagg_cli.executors.local import LocalExecutor
+from disagg_cli.executors.protocol import HostLost
 from disagg_cli.runtime import control, rundir
 
 
@@ -166,6 +168,27 @@ def test_stop_asks_no_host_after_what_is_known_to_be_gone(home):
     recorder.gone("decode-0")
     recorder.save()
     assert control.stop(recorder.directory) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [
+        (LaunchFailed, "run `disagg stop` again once it answers"),
+        (
+            HostLost,
+            "run `disagg stop` again once it answers; it ends them by itself after some time alone (lease_s)",
+        ),
+    ],
+)
+def test_a_lease_is_told_of_where_there_is_one(home, monkeypatch, kind, fix):
+    class Silent(LocalExecutor):
+        async def survivors(self, handle):
+            raise kind("no answer")
+
+    monkeypatch.setattr(control, "make", lambda *_: Silent())
+    with pytest.raises(LaunchFailed, match="nobody knows whether decode-0 still run: no answer") as caught:
+        control.stop(a_run(process("decode-0", 4242, born=5.0), supervisor=gone()).directory)
+    assert caught.value.fix == fix
 
 
 def test_what_stop_has_ended_is_on_record_as_gone(home):
