@@ -31,9 +31,20 @@ def free_ports(blocks: int = 1) -> int:
 
 
 class CheapLaunch:
-    """A `disagg launch` of the smallest topology, some keys changed, on ports of its own. `kill` ends it anyhow."""
+    """A `disagg launch` of the smallest topology, some keys changed, on ports of its own. `kill` ends it anyhow.
 
-    def __init__(self, folder: Path, *flags: str, ports: int | None = None, blocks: int = 1, **changes: Any) -> None:
+    screen: a descriptor to write to, in place of the file that `said` reads.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        ports: int | None = None,
+        blocks: int = 1,
+        screen: int | None = None,
+        **changes: Any,
+    ) -> None:
         self.folder = folder
         self.ports = free_ports(blocks) if ports is None else ports
         self.before = set(self._runs())
@@ -51,7 +62,7 @@ class CheapLaunch:
             self.process = subprocess.Popen(
                 [*COMMAND, str(folder), "launch", str(config), "--cold", *flags],
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=out if screen is None else screen,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )

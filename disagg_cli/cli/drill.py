@@ -29,7 +29,7 @@ def drill(
     from disagg_cli.errors import ProbeFailed
     from disagg_cli.runtime.drill import run_drills
 
-    out = console(as_json=as_json)
+    out = console(as_json=as_json, lasting=True)
     drills = asyncio.run(run_drills(config, fault or [], timeout, lambda one: out.print(drill_line(one))))
     ok = all(one.ok for one in drills)
     document = {"schema": "disagg.drill/1", "drills": [one.document() for one in drills], "ok": ok}

@@ -60,7 +60,7 @@ def launch(
     prepared = _with_evals(
         prepare(config, variant=variant, sets=sets, unsets=unsets), evaluate, against_aggregated=against_aggregated
     )
-    out = console(as_json=as_json)
+    out = console(as_json=as_json, lasting=True)
     if run_dir is None:
         show_plan(prepared, out)
         _show_last_rehearsal(prepared, out)

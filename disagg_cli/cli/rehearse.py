@@ -36,7 +36,7 @@ def rehearse(
 
     changes = [*sets, *([f"connector.overlay={overlay}"] if overlay else [])]
     rehearsal = prepare_rehearsal(config, variant=variant, sets=changes, unsets=unsets, cold=cold, fault=fault)
-    out = console(as_json=as_json)
+    out = console(as_json=as_json, lasting=True)
     if dry_run:
         show(plan_of_rehearsal(rehearsal), rehearsal.document(), as_json=as_json)
         refuse_errors(rehearsal.prepared.errors, force=force)

@@ -57,8 +57,8 @@ def _stop(directory: RunDir, number: str, out: Console) -> None:
     """The first Ctrl-C asks the run to end, a second one has Slurm end its job."""
     from disagg_cli.runtime import job
 
-    out.print(f"stopping the run of Slurm job {number}; once more, and the job is cancelled")
     try:
+        out.print(f"stopping the run of Slurm job {number}; once more, and the job is cancelled")
         job.stop(directory, number)
     except Interrupted:
         job.stop(directory, number, at_once=True)

@@ -45,7 +45,7 @@ def up(
     from disagg_cli.runtime import rundir
 
     seconds = _seconds(ttl)
-    out = console(as_json=as_json)
+    out = console(as_json=as_json, lasting=True)
     place = Place.of(rundir.home())
     kept, new = bring_up(
         place, ttl_s=seconds, environment=parent_environment(), say=lambda text: out.print(text, markup=False)
@@ -77,7 +77,7 @@ def down(
     from disagg_cli.executors.kept_parent import Place, take_down
     from disagg_cli.runtime import rundir
 
-    out = console(as_json=as_json)
+    out = console(as_json=as_json, lasting=True)
     place = Place.of(rundir.home())
     ended = take_down(place, force=force, say=lambda text: out.print(text, markup=False))
     ran = [dict(server) for server in ended.servers] if ended else []

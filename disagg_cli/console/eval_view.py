@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from disagg_cli.console.sink import console
 from disagg_cli.evals.report import EvalReport
 from disagg_cli.evals.run import Progress
 from disagg_cli.evals.served import Counters
@@ -42,7 +43,7 @@ def following() -> Iterator[Callable[[Progress], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[state]}"),
     )
-    with Bar(*columns, console=Console(stderr=True), refresh_per_second=5) as bar:
+    with Bar(*columns, console=console(as_json=True, lasting=True), refresh_per_second=5) as bar:
         task = bar.add_task("", total=None, state="")
 
         def advance(now: Progress) -> None:

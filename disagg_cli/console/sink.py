@@ -4,10 +4,12 @@ A command hands over a value twice: as something rich can show, and as a plain d
 exactly one JSON document and all text goes to stderr.
 """
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -15,9 +17,50 @@ from rich.text import Text
 from disagg_cli.errors import DisaggError
 
 
-def console(*, as_json: bool = False) -> Console:
-    """A console for human text: stdout, or stderr where stdout belongs to a JSON document."""
-    return Console(stderr=as_json, highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+class _Lasting:
+    """A stream whose writer outlives its reader: once a pipe is closed or a terminal gone, it leads nowhere."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, and never fail because nobody reads."""
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._lead_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, and never fail because nobody reads."""
+        try:
+            self._stream.flush()
+        except OSError:
+            self._lead_nowhere()
+
+    def _lead_nowhere(self) -> None:
+        """What is buffered goes there too: else Python's own flush at the exit would fail, and take the exit code."""
+        with contextlib.suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+def console(*, as_json: bool = False, lasting: bool = False) -> Console:
+    """A console for human text: stdout, or stderr where stdout belongs to a JSON document.
+
+    lasting: what is shown goes on, and comes to its own end, also when nobody can see it any more.
+    """
+    soft_wrap = not sys.stdout.isatty()
+    file = _lasting(sys.stderr if as_json else sys.stdout) if lasting else None
+    return Console(file=file, stderr=as_json, highlight=False, emoji=False, soft_wrap=soft_wrap)
+
+
+def _lasting(stream: IO[str]) -> IO[str]:
+    return cast(IO[str], _Lasting(stream))
 
 
 def show(human: RenderableType, document: Mapping[str, Any], *, as_json: bool) -> None:
@@ -25,18 +68,19 @@ def show(human: RenderableType, document: Mapping[str, Any], *, as_json: bool) -
     if as_json:
         write_json(document)
     else:
-        console().print(human)
+        console(lasting=True).print(human)
 
 
 def write_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    sys.stdout.flush()
+    out = _lasting(sys.stdout)
+    out.write(json.dumps(document, indent=2) + "\n")
+    out.flush()
 
 
 def show_error(error: DisaggError, *, as_json: bool) -> None:
     """Print what happened, where, and what to do."""
-    out = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    out = Console(file=_lasting(sys.stderr), highlight=False, emoji=False, soft_wrap=True)
     out.print(Text.assemble(("error: ", "bold red"), error.what))
     if error.where:
         out.print(Text.assemble(("  where: ", "bold"), error.where))

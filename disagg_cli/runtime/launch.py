@@ -162,8 +162,10 @@ class Launch:
                 raise
             finally:
                 self.recorder.ending = True
-                self.recorder.run_phase("stopping", "every process to end")
-                left = await supervisor.stop(self.hurry)
+                try:
+                    self.recorder.run_phase("stopping", "every process to end")
+                finally:  # whatever a listener does, no process is left
+                    left = await supervisor.stop(self.hurry)
                 self.recorder.event("stop", in_words(left) or "all ended", left=list(left))
         if left:
             raise LaunchFailed(in_words(left))

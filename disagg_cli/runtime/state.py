@@ -214,8 +214,5 @@ class Recorder:
         return f"disk full: no room for record and logs in {self.directory.path}"
 
     def _tell(self, text: str) -> None:
-        for listener in list(self.listeners):
-            try:
-                listener(text)
-            except OSError:  # the terminal has gone; the run goes on, or ends as it was told to
-                self.listeners.remove(listener)
+        for listener in self.listeners:
+            listener(text)

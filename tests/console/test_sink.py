@@ -1,6 +1,9 @@
 """Where results and errors go: text to people, one JSON document to programs."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from rich.table import Table
@@ -86,3 +89,48 @@ def test_an_error_for_a_program(capsys):
 def test_values_are_shown_as_they_are(capsys, text):
     err = shown(capsys, UsageError(text, where=text, fix=text)).err
     assert err == f"error: {text}\n  where: {text}\n  fix:   {text}\n"
+
+
+def closed_pipe():
+    """A pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def closed_terminal():
+    """A terminal that has gone: to write there is EIO."""
+    master, terminal = os.openpty()
+    os.close(master)
+    return terminal
+
+
+OUTLIVES_ITS_SCREEN = """
+from rich.live import Live
+from disagg_cli.console import sink
+from disagg_cli.errors import ProbeFailed
+out = sink.console(lasting=True)
+out.print("a line")
+with Live("a table", console=out, auto_refresh=False):
+    out.print("a line above it")
+sink.show("a result", {}, as_json=False)
+sink.show_error(ProbeFailed("no KV moved"), as_json=True)
+raise SystemExit(ProbeFailed.exit_code)
+"""
+
+
+@pytest.mark.parametrize("screen", [closed_pipe, closed_terminal])
+def test_what_lasts_outlives_its_screen(screen):
+    """It ends with its own exit code, which a last flush of Python's would make 120."""
+    gone = screen()
+    program = [sys.executable, "-c", OUTLIVES_ITS_SCREEN]
+    assert subprocess.run(program, stdout=gone, stderr=gone, stdin=subprocess.DEVNULL, timeout=60).returncode == 5
+    os.close(gone)
+
+
+def test_what_follows_ends_with_its_screen():
+    """As `disagg attach | head` should."""
+    program = "from disagg_cli.console import sink; sink.console().print('x'); raise SystemExit(5)"
+    gone = closed_pipe()
+    assert subprocess.run([sys.executable, "-c", program], stdout=gone, timeout=60).returncode == 1
+    os.close(gone)

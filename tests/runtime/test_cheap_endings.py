@@ -140,6 +140,51 @@ def test_a_signal_while_workers_start(launch, signum):
     assert "interrupted while starting" in run.said
 
 
+def pipe():
+    return os.pipe()
+
+
+def terminal():
+    return os.openpty()
+
+
+@pytest.fixture(params=[pipe, terminal])
+def screen(request):
+    """A screen: what is shown there can be read, and then it goes."""
+    reader, writer = request.param()
+
+    class Screen:
+        shown = b""
+        end = writer
+
+        def gone_after(self, text):
+            os.close(writer)
+            while text not in self.shown:
+                self.shown += os.read(reader, 4096)
+            os.close(reader)
+
+    return Screen()
+
+
+@pytest.mark.parametrize("last", [b"prefill-0 starting", b"router proven"])
+def test_the_screen_goes_before_it_serves(launch, screen, last):
+    """As with `| grep -m1`, or a terminal that is closed: the run goes on to its end, which is in order."""
+    run = launch("--exit-after-eval", screen=screen.end)
+    screen.gone_after(last)
+    assert run.ended() == 0
+    assert (run.state["phase"], run.state["reason"]) == ("ended", "stopped")
+    assert any(event.get("phase") == "proven" for event in run.events("process"))
+
+
+def test_the_screen_goes_with_the_ctrl_c_that_ends_the_run(launch, screen):
+    """As with `| tee`, which ends by the same Ctrl-C."""
+    run = launch(screen=screen.end)
+    screen.gone_after(b"disagg stop, or Ctrl-C")
+    run.process.send_signal(signal.SIGINT)
+    assert run.ended() == 0
+    assert run.state["reason"] == "stopped"
+
+
 @pytest.mark.parametrize("seconds", [86400, -86400], ids=["a day forward", "a day back"])
 def test_the_clock_jumps(launch, tmp_path, seconds):
     """While workers start and while they serve: no wait ends early, nobody is taken for dead, and who is, is."""
