@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -59,7 +60,8 @@ class LocalExecutor:
         """Exit code, -N for signal N, None while it runs."""
         if child := self._children.get(handle.pid):
             return child.poll()
-        return None if sessions.same_process(handle.pid, handle.born) else UNKNOWN_EXIT
+        same = _of_this_boot(handle) and sessions.same_process(handle.pid, handle.born)
+        return None if same else UNKNOWN_EXIT
 
     async def terminate(self, handle: Handle) -> None:
         """Ask the process to end."""
@@ -103,7 +105,16 @@ def spawn(name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> 
 def _reused(handle: Handle) -> bool:
     """Whether the pid was given to a younger process: then no session of that name is ours. A zombie still leads."""
     leader = sessions.born(handle.pid)
-    return leader > 0 and abs(leader - handle.born) >= 1.0
+    return not _of_this_boot(handle) or (leader > 0 and abs(leader - handle.born) >= 1.0)
+
+
+def _new_token() -> str:
+    """Names one start of a process, and the boot that it was in: after another one, nothing of it is left."""
+    return f"{sessions.boot()}/{secrets.token_hex(3)}"
+
+
+def _of_this_boot(handle: Handle) -> bool:
+    return handle.token.partition("/")[0] in ("", sessions.boot())
 
 
 def environment(command: Command) -> dict[str, str]:
@@ -126,4 +137,5 @@ def inherit(settings: Mapping[str, str]) -> dict[str, str]:
 
 def handle(command: Command, pid: int, log: Path) -> Handle:
     """Describe a process of this machine that has just been started."""
-    return Handle(name=command.name, host=command.host.name, pid=pid, born=sessions.born(pid), log=log)
+    born = sessions.born(pid)
+    return Handle(name=command.name, host=command.host.name, pid=pid, born=born, log=log, token=_new_token())

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,15 @@ import psutil
 def members(session: int) -> tuple[int, ...]:
     """Pids of a session, zombies left out. They outlive the leader whose pid names the session."""
     return tuple(pid for pid in psutil.pids() if _session_of(pid) == session and _runs(pid))
+
+
+@cache
+def boot() -> str:
+    """Names this boot of this machine; empty where the system does not tell (proc(5): kernel/random/boot_id)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def born(pid: int) -> float:

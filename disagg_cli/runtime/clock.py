@@ -2,21 +2,12 @@
 
 The time of day is for people: it is set by hand, by NTP, and when a virtual machine wakes up. CLOCK_MONOTONIC counts
 from the boot and is the same for all processes (clock_gettime(2)), so a state file may carry it; the boot id tells
-whether a reader shares it (proc(5): /proc/sys/kernel/random/boot_id).
+whether a reader shares it.
 """
 
 import time
-from functools import cache
-from pathlib import Path
 
-
-@cache
-def boot() -> str:
-    """Names this boot of this machine; empty where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+from disagg_cli.executors.sessions import boot
 
 
 def age(since: float, clock: float, booted: str) -> float:

@@ -19,7 +19,7 @@ from disagg_cli.executors.protocol import Executor, Handle, HostLost, Remembers,
 from disagg_cli.executors.registry import make
 from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
-from disagg_cli.runtime.elsewhere import ends, is_elsewhere, job_that_knows, only_there, see_to_its_end
+from disagg_cli.runtime.elsewhere import ends, is_elsewhere, is_there, job_that_knows, only_there, see_to_its_end
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
 
@@ -86,7 +86,7 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
     return Status(
         state=state,
-        supervised=elsewhere or sessions.same_process(state["pid"], state["born"]),
+        supervised=elsewhere or is_there(state),
         elsewhere=elsewhere,
         disk=state.get("disk") or (f"disk full: {run.path}" if full else ""),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from disagg_cli.errors import UsageError
+from disagg_cli.executors import sessions
 from disagg_cli.executors.slurm import client
 from disagg_cli.runtime import job
 from disagg_cli.runtime.rundir import RunDir
@@ -13,9 +14,15 @@ from disagg_cli.runtime.rundir import RunDir
 LOOK_S = 0.2
 
 
+def is_there(state: Mapping[str, Any]) -> bool:
+    """Whether a run's supervisor is a process of this machine, whatever that is called by now."""
+    this_boot = state.get("boot", sessions.boot()) == sessions.boot()
+    return this_boot and sessions.same_process(state["pid"], state["born"])
+
+
 def is_elsewhere(state: Mapping[str, Any]) -> bool:
-    """Whether another host supervises a run."""
-    return bool(state.get("host", socket.gethostname()) != socket.gethostname())
+    """Whether another host supervises a run, or did."""
+    return bool(state.get("host", socket.gethostname()) != socket.gethostname()) and not is_there(state)
 
 
 def job_that_knows(run: RunDir, state: Mapping[str, Any]) -> str | None:

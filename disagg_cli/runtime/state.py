@@ -11,9 +11,9 @@ from typing import Any
 
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Handle
-from disagg_cli.executors.sessions import born
+from disagg_cli.executors.sessions import boot, born
 from disagg_cli.runtime import disk
-from disagg_cli.runtime.clock import age, boot
+from disagg_cli.runtime.clock import age
 from disagg_cli.runtime.crash import Crash
 from disagg_cli.runtime.phases import Phase, RunPhase, may_follow, run_may_follow
 from disagg_cli.runtime.rundir import RunDir

@@ -63,6 +63,33 @@ def test_the_supervisors_pid_belongs_to_another_process_now(home):
     assert control.status(recorder.directory).phase == "lost"
 
 
+def test_after_a_reboot_a_strangers_pid_is_not_the_supervisors(home):
+    recorder = a_run()
+    recorder.state.boot = "another-boot"
+    recorder.save()
+    assert control.status(recorder.directory).phase == "lost"
+
+
+def test_after_a_reboot_a_strangers_session_is_not_a_workers(home):
+    """Its leader has gone, so that only the boot tells."""
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid, flush=True)"
+    with running(*python(code)) as leader:
+        child = int(leader.stdout.readline())
+        leader.wait(10)
+        worker = process("decode-0", leader.pid, born=5.0)
+        worker.token = "another-boot/0a1b2c"
+        assert control.stop(a_run(worker, supervisor=gone()).directory) == ()
+        assert sessions.members(leader.pid) == (child,)
+
+
+def test_a_supervisor_whose_host_has_another_name_by_now(home):
+    recorder = a_run()
+    recorder.state.host = "before-it-was-renamed"
+    recorder.save()
+    now = control.status(recorder.directory)
+    assert (now.supervised, now.elsewhere) == (True, False)
+
+
 def test_a_run_without_a_state(home):
     run = rundir.create("demo")
     with pytest.raises(UsageError, match=f"{run.path.name} has no state yet"):
@@ -108,7 +135,7 @@ def test_stop_ends_the_children_of_a_worker_that_has_died(home):
 
 
 def on_another_host(recorder, executor):
-    recorder.state.host = "login-2"
+    recorder.state.host, recorder.state.boot = "login-2", "another-boot"
     recorder.save()
     recorder.directory.write("deployment.json", {"executor": executor})
     return recorder.directory

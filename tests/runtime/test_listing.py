@@ -89,7 +89,7 @@ def test_cleaning_ends_what_is_left_and_keeps_the_record(home):
 def test_a_run_that_another_machine_supervises_is_not_lost(home):
     """A home folder that many hosts share: its pid means nothing here."""
     recorder = a_run(process("decode-0"), supervisor=gone())
-    recorder.state.host = "login-2"
+    recorder.state.host, recorder.state.boot = "login-2", "another-boot"
     recorder.save()
     now = control.status(recorder.directory)
     assert (now.phase, now.elsewhere) == ("starting", True)
