@@ -17,6 +17,10 @@ from disagg_cli.topology import survey
 from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts, gather, host_facts
 
+MARK = "DISAGG_STARTED_AS"
+"""Environment variable of what is started here: its log and its token, which outlive a disagg that could note neither.
+Children inherit it, but a token that is on record says whose they are."""
+
 
 def executor(site: Site) -> Executor:
     """Processes of this machine: forked from a warm parent where the run wants that."""
@@ -24,13 +28,14 @@ def executor(site: Site) -> Executor:
         from disagg_cli.executors.warm import WarmExecutor
 
         return WarmExecutor(site.logs / "warm-parent.log", home=site.home, tell=site.tell)
-    return LocalExecutor()
+    return LocalExecutor(site.logs)
 
 
 class LocalExecutor:
-    """Starts processes of this machine."""
+    """Starts processes of this machine. logs: the folder of its run's logs, which tells them from other runs'."""
 
-    def __init__(self) -> None:
+    def __init__(self, logs: Path = Path()) -> None:
+        self._logs = os.path.realpath(logs)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     async def open(self) -> None:
@@ -52,9 +57,16 @@ class LocalExecutor:
 
     async def start(self, command: Command, log: Path) -> Handle:
         """Start a process. LaunchFailed says why it could not be started."""
-        child = spawn(command.name, command.argv, environment(command), log)
+        token = _new_token()
+        child = spawn(command.name, command.argv, environment(command) | _mark(log, token), log)
         self._children[child.pid] = child
-        return handle(command, child.pid, log)
+        return handle(command, child.pid, log, token)
+
+    async def started(self, host: str) -> tuple[Handle, ...]:
+        """What has been started here for this run and leads a session, also where nobody has noted it."""
+        marks = await asyncio.to_thread(sessions.leaders_with, MARK)
+        found = (_marked(host, pid, mark) for pid, mark in marks.items())
+        return tuple(handle for handle in found if str(handle.log.parent) == self._logs)
 
     async def poll(self, handle: Handle) -> int | None:
         """Exit code, -N for signal N, None while it runs."""
@@ -113,6 +125,16 @@ def _new_token() -> str:
     return f"{sessions.boot()}/{secrets.token_hex(3)}"
 
 
+def _mark(log: Path, token: str) -> dict[str, str]:
+    """What is added to the environment of one start. The log, below the folder of its run, names it."""
+    return {MARK: f"{os.path.realpath(log)} {token}"}
+
+
+def _marked(host: str, pid: int, mark: str) -> Handle:
+    log, _, token = mark.rpartition(" ")
+    return Handle(name=Path(log).stem, host=host, pid=pid, born=sessions.born(pid), log=Path(log), token=token)
+
+
 def _of_this_boot(handle: Handle) -> bool:
     return handle.token.partition("/")[0] in ("", sessions.boot())
 
@@ -125,9 +147,10 @@ def environment(command: Command) -> dict[str, str]:
 def inherit(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with these settings on top; folders of PYTHONPATH are added to those that it has.
 
-    What turns disagg's own hooks on is not inherited: it is for the command to say.
+    What turns disagg's own hooks on is not inherited: it is for the command to say. Nor is the mark of a process: a
+    launch inside a worker of another run starts none of that run's.
     """
-    env = {name: value for name, value in os.environ.items() if name not in MODES}
+    env = {name: value for name, value in os.environ.items() if name not in (*MODES, MARK)}
     inherited = env.get("PYTHONPATH")
     env.update(settings)
     if "PYTHONPATH" in settings and inherited:
@@ -135,7 +158,7 @@ def inherit(settings: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-def handle(command: Command, pid: int, log: Path) -> Handle:
+def handle(command: Command, pid: int, log: Path, token: str = "") -> Handle:
     """Describe a process of this machine that has just been started."""
     born = sessions.born(pid)
-    return Handle(name=command.name, host=command.host.name, pid=pid, born=born, log=log, token=_new_token())
+    return Handle(name=command.name, host=command.host.name, pid=pid, born=born, log=log, token=token or _new_token())

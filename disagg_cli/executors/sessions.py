@@ -51,6 +51,23 @@ def same_process(pid: int, born_at: float) -> bool:
     return born_at > 0 and abs(born(pid) - born_at) < 1.0 and _runs(pid)
 
 
+def leaders_with(variable: str) -> dict[int, str]:
+    """Leaders of sessions, of those whose environment may be read here, that were started with a variable: its value.
+
+    Source: proc(5), /proc/PID/environ, as it was at the last exec.
+    """
+    begin = f"{variable}=".encode()
+    found: dict[int, str] = {}
+    for pid in psutil.pids():
+        if _session_of(pid) == pid:
+            with contextlib.suppress(OSError):
+                settings = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                values = [os.fsdecode(one.removeprefix(begin)) for one in settings if one.startswith(begin)]
+                if values:
+                    found[pid] = values[0]
+    return found
+
+
 def kill_session(session: int) -> None:
     """SIGKILL every process of a session; never of sessions 0 and 1, which are the kernel's and the machine's."""
     for pid in members(session) if session > 1 else ():

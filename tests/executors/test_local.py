@@ -9,7 +9,7 @@ from waiting import until
 
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors.local import LocalExecutor, environment
+from disagg_cli.executors.local import MARK, LocalExecutor, environment
 
 
 async def test_a_program_that_is_not_there(tmp_path):
@@ -65,6 +65,12 @@ async def test_a_process_inherits_this_environment(tmp_path, monkeypatch):
         handle = await here.start("import os; print(os.environ['INHERITED'], os.environ['BOTH'])", BOTH="b")
         await here.ended(handle)
         assert handle.log.read_text() == "a b\n"
+
+
+def test_a_mark_is_not_inherited(monkeypatch):
+    """A launch inside a worker of another run must not pass its own processes off as that run's."""
+    monkeypatch.setenv(MARK, "/another/run/logs/decode-0.log boot/0a1b2c")
+    assert MARK not in environment(cold("pass"))
 
 
 def test_this_environment_is_left_alone(monkeypatch):

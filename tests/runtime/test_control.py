@@ -1,5 +1,6 @@
 """What another terminal does with a run: status, stop, logs. It has the run's directory and nothing else."""
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -10,11 +11,13 @@ import pytest
 from runs import SLEEP, a_run, gone, process
 from waiting import wait_until
 
+from disagg_cli.engine.commands import Command
 from disagg_cli.errors import DisaggError, LaunchFailed, PlanRefused, UsageError
 from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import HostLost
 from disagg_cli.runtime import control, rundir
+from disagg_cli.topology.deployment import Host
 
 
 @contextlib.contextmanager
@@ -26,6 +29,9 @@ def running(*argv):
     finally:
         sessions.kill_session(child.pid)
         child.communicate()
+
+
+HERE = Host(name="localhost", address="127.0.0.1", gpus=0, local=True)
 
 
 def python(code):
@@ -216,6 +222,49 @@ def test_a_lease_is_told_of_where_there_is_one(home, monkeypatch, kind, fix):
     with pytest.raises(LaunchFailed, match="nobody knows whether decode-0 still run: no answer") as caught:
         control.stop(a_run(process("decode-0", 4242, born=5.0), supervisor=gone()).directory)
     assert caught.value.fix == fix
+
+
+def started_unnoticed(run, name, code):
+    """Start a process as a launch does that is killed before it has noted that."""
+    command = Command(name=name, host=HERE, argv=python(code), env={})
+    return asyncio.run(LocalExecutor(run.logs).start(command, run.log(name)))
+
+
+def test_stop_finds_what_was_started_in_the_moment_its_supervisor_was_killed(home):
+    """By the mark in its environment; another run's is left alone."""
+    run, other = (a_run(process("decode-0"), supervisor=gone()).directory for _ in range(2))
+    run.write("deployment.json", {"processes": [{"name": "decode-0", "host": "localhost"}]})
+    mine, stranger = (started_unnoticed(one, "decode-0", "import time; time.sleep(60)") for one in (run, other))
+    try:
+        assert control.stop(run) == ("decode-0",)
+        assert sessions.members(mine.pid) == ()
+        assert sessions.members(stranger.pid) == (stranger.pid,)
+    finally:
+        sessions.kill_session(mine.pid)
+        sessions.kill_session(stranger.pid)
+
+
+STARTS_A_SESSION = (
+    "import subprocess, sys, time; "
+    "subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'], start_new_session=True); "
+    "time.sleep(60)"
+)
+
+
+def test_what_a_worker_on_record_has_started_for_itself_is_left_alone(home):
+    """As its own launch, in a session of its own: it has inherited the mark, and is none of the run's processes."""
+    recorder = a_run(process("decode-0"), process("decode-1"), supervisor=gone())
+    recorder.directory.write("deployment.json", {"processes": [{"name": "decode-1", "host": "localhost"}]})
+    handle = started_unnoticed(recorder.directory, "decode-0", STARTS_A_SESSION)
+    recorder.started(handle)
+    wait_until(lambda: psutil.Process(handle.pid).children())
+    (child,) = psutil.Process(handle.pid).children()
+    try:
+        wait_until(lambda: sessions.members(child.pid))
+        assert control.stop(recorder.directory) == ("decode-0",)
+        assert sessions.members(child.pid) == (child.pid,)
+    finally:
+        sessions.kill_session(child.pid)
 
 
 def test_what_stop_has_ended_is_on_record_as_gone(home):
