@@ -82,11 +82,14 @@ def stop(
     """End a run and every process of it."""
     from disagg_cli.console.sink import show
     from disagg_cli.runtime import control, rundir
+    from disagg_cli.runtime.elsewhere import GIVEN_UP
 
     directory = rundir.find(run)
     leftovers = control.stop(directory, force=force)
-    text = f"{directory.path.name} has ended"
-    if leftovers:
-        text += f"; its supervisor was gone, so these were killed: {', '.join(leftovers)}"
     document = control.summary(directory) | {"schema": "disagg.stop/1", "leftovers": list(leftovers)}
+    text = f"{directory.path.name} has ended"
+    if str(document["reason"]).startswith(GIVEN_UP):
+        text = f"{directory.path.name} is {document['reason']}"
+    elif leftovers:
+        text += f"; its supervisor was gone, so these were killed: {', '.join(leftovers)}"
     show(text, document, as_json=as_json)

@@ -19,7 +19,15 @@ from disagg_cli.executors.protocol import Executor, Handle, HostLost, Remembers,
 from disagg_cli.executors.registry import make
 from disagg_cli.runtime import disk, job, shared_memory
 from disagg_cli.runtime.clock import age
-from disagg_cli.runtime.elsewhere import ends, is_elsewhere, is_there, job_that_knows, only_there, see_to_its_end
+from disagg_cli.runtime.elsewhere import (
+    ends,
+    given_up,
+    is_elsewhere,
+    is_there,
+    job_that_knows,
+    only_there,
+    see_to_its_end,
+)
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.settings import ON_CPU
 
@@ -127,14 +135,15 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
             sessions.send(now.state["pid"], signal.SIGKILL)
             _gone(now.state["pid"], now.state["born"], within=KILL_S)
     leftovers: tuple[str, ...] = ()
-    if not (now.elsewhere and only_there(run)):
+    unseen = now.elsewhere and only_there(run)
+    if not unseen:
         leftovers = asyncio.run(_end_leftovers(run))
     if leftovers and now.elsewhere and not ends(run, within=HEARD_S) and asyncio.run(_end_leftovers(run)):
         host = now.state["host"]
         raise LaunchFailed(f"their supervisor on {host} starts them again", fix=f"run `disagg stop` on {host}")
     state = run.read("state.json")
     if state["phase"] != "ended":
-        reason = "stopped after its supervisor had gone"
+        reason = given_up(state) if unseen else "stopped after its supervisor had gone"
         run.write("state.json", state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
     return leftovers
 

@@ -12,6 +12,9 @@ from disagg_cli.runtime import job
 from disagg_cli.runtime.rundir import RunDir
 
 LOOK_S = 0.2
+GIVEN_UP = "given up"
+"""How the reason begins where a run is taken for ended whose processes nobody here can see."""
+IF_GONE = "if that is gone, `disagg stop --force` writes down that the run has ended"
 
 
 def is_there(state: Mapping[str, Any]) -> bool:
@@ -36,10 +39,15 @@ def only_there(run: RunDir) -> bool:
     return bool(run.read("deployment.json").get("executor", "local") == "local")
 
 
+def given_up(state: Mapping[str, Any]) -> str:
+    """Why a run is taken for ended of which nobody here can know whether it has."""
+    return f"{GIVEN_UP}: only on {state['host']} can be seen whether its processes still run"
+
+
 def see_to_its_end(run: RunDir, state: Mapping[str, Any], *, within: float, force: bool) -> None:
     """See that the supervisor ends the run, or that it may be ended without it. UsageError if neither.
 
-    In a Slurm job it is reached through that. force: do not ask it.
+    In a Slurm job it is reached through that. force: do not ask it; where nothing but it can be asked, give the run up.
     """
     host, around = state["host"], job.around(run)
     reached = around is not None and around.node != ""
@@ -50,9 +58,12 @@ def see_to_its_end(run: RunDir, state: Mapping[str, Any], *, within: float, forc
             f"{run.path.name} is supervised on {host}",
             fix=f"run `disagg stop` on {host}; if that is gone, `disagg stop --force` ends the processes from here",
         )
-    if only_there(run) and run.read("state.json")["phase"] != "ended":
-        there = f"run it on {host}" + (f", or end its Slurm job: scancel {around.job}" if around else "")
-        raise UsageError(f"the processes of {run.path.name} run on {host}, and only there they can be ended", fix=there)
+    if only_there(run) and run.read("state.json")["phase"] != "ended" and (around or not force):
+        there = f"end its Slurm job: scancel {around.job}" if around else IF_GONE
+        raise UsageError(
+            f"the processes of {run.path.name} run on {host}, and only there they can be ended",
+            fix=f"run it on {host}, or {there}",
+        )
 
 
 def ends(run: RunDir, *, within: float) -> bool:

@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from command_line import disagg
 from runs import SLEEP, a_run, gone, process
 from waiting import wait_until
 
@@ -147,13 +148,23 @@ def on_another_host(recorder, executor):
     return recorder.directory
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_processes_of_another_machine_can_only_be_stopped_there(home, force):
+def test_processes_of_another_machine_can_only_be_stopped_there(home):
     with running() as stranger:
         run = on_another_host(a_run(process("decode-0", stranger.pid)), "local")
         with pytest.raises(UsageError, match="run on login-2, and only there they can be ended") as refused:
-            control.stop(run, force=force)
-        assert refused.value.fix == "run it on login-2"
+            control.stop(run)
+        assert refused.value.fix.startswith("run it on login-2, or if that is gone, `disagg stop --force`")
+        assert stranger.poll() is None
+
+
+def test_a_run_of_a_machine_that_is_gone_is_given_up_by_force(home):
+    """Nothing is killed here, and its record says what nobody knows."""
+    with running() as stranger:
+        run = on_another_host(a_run(process("decode-0", stranger.pid)), "local")
+        done = disagg("stop", "--run", run.path.name, "--force")
+        said = "given up: only on login-2 can be seen whether its processes still run"
+        assert (done.returncode, " ".join(done.stdout.split())) == (0, f"{run.path.name} is {said}")
+        assert (control.status(run).phase, control.status(run).state["reason"]) == ("ended", said)
         assert stranger.poll() is None
 
 
