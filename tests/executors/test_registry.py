@@ -69,6 +69,23 @@ async def test_a_launch_on_a_fourth_kind_of_place(prepared):
     assert f"--host 127.0.1.2 --port {FREE_PORTS + 50}" in (directory.path / "commands.sh").read_text()
 
 
+async def test_whatever_a_listener_does_no_process_is_left(prepared):
+    recorder = record(prepared, rundir.create("toy"))
+
+    def fail(text):
+        if text.startswith("stopping"):
+            raise RuntimeError(text)
+
+    recorder.listeners.append(fail)
+    with pytest.raises(RuntimeError, match="stopping"):
+        await Launch(prepared, Options(warm=False, exit_after_eval=True), recorder, Silent()).run()
+    pids = [process.pid for process in recorder.state.processes.values()]
+    left = [pid for pid in pids if sessions.members(pid)]
+    for pid in left:
+        sessions.kill_session(pid)
+    assert (all(pids), left) == (True, [])
+
+
 async def test_what_a_fourth_kind_of_place_has_left_is_stopped(prepared):
     """By a process that has not started it, from the run's directory."""
     directory = rundir.create("toy")
