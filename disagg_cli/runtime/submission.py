@@ -11,7 +11,7 @@ from pathlib import Path
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.executors.slurm import client, script
 from disagg_cli.executors.slurm.options import for_sbatch
-from disagg_cli.runtime.job import ALLOCATION, RECORD, TOPOLOGY, forget_secrets
+from disagg_cli.runtime.job import ALLOCATION, RECORD, TOPOLOGY, forget_secrets, stop
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
@@ -46,12 +46,15 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
     env, dropped = for_sbatch(os.environ, text)
     if dropped:
         _tell(directory, f"kept from sbatch: {', '.join(dropped)}; say under executor.slurm what the job is to ask for")
+    number = ""
     try:
         with _uninterrupted():  # a job that nobody has written down could not be stopped
             said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=env)
             number = said.strip().partition(";")[0]  # `;CLUSTER` follows on a federation (sbatch(1), --parsable)
             directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
     except DisaggError as error:
+        if number:
+            raise _cancelled(directory, number) from None
         error.fix = error.fix or f"see {directory.path / SCRIPT}; what it asks for stands under executor.slurm"
         forget_secrets(directory)
         recorder.state.exit_code, recorder.state.reason = error.exit_code, error.what
@@ -59,6 +62,13 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
         raise
     _tell(directory, f"submitted as Slurm job {number}")
     return number
+
+
+def _cancelled(directory: RunDir, number: str) -> Interrupted:
+    """Cancel a job that somebody has asked to end while it was submitted. LaunchFailed if Slurm does not do so."""
+    _tell(directory, f"interrupted while it was submitted: cancelling Slurm job {number}")
+    stop(directory, number, at_once=True)
+    return Interrupted(f"interrupted while it was submitted; Slurm job {number} is cancelled")
 
 
 def _tell(directory: RunDir, text: str) -> None:

@@ -1,6 +1,8 @@
 """`disagg launch` on a login node of a real Slurm cluster: cheap servers, everything else as it is."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +70,21 @@ def test_ctrl_c_where_it_is_followed(cluster):
     launch.send_signal(signal.SIGINT)
     assert launch.wait(60) == 130
     assert cluster.ended()["exit_code"] == 0
+
+
+def test_ctrl_c_while_it_is_submitted(cluster, monkeypatch):
+    """The job has a number by then, and is ended by it."""
+    (slow := cluster.folder / "bin" / "sbatch").parent.mkdir()
+    slow.write_text(f'#!/bin/sh\ntouch {slow}.asked; sleep 2; exec {shutil.which("sbatch")} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
+    wait_until(slow.with_suffix(".asked").exists, 30)
+    launch.send_signal(signal.SIGINT)
+    assert launch.wait(60) == 130
+    cluster.said(f"Slurm job {cluster.number} is cancelled", 1)
+    assert cluster.ended()["exit_code"] == 130
+    assert secrets_in(cluster.run) == []
 
 
 def test_ctrl_c_twice_cancels_the_job(cluster):
