@@ -89,21 +89,26 @@ def _uninterrupted() -> Iterator[None]:
 def kept(directory: RunDir) -> Iterator[None]:
     """In a job: know it by its number while the body runs, and say so if Slurm takes its nodes back. LaunchFailed then.
 
-    What was submitted is taken away at once.
+    What was submitted is taken away at once. A job that is over already is not around this process, which only has its
+    number left in the environment: nothing is believed of it.
     """
     env = os.environ
+    number = env["SLURM_JOB_ID"]
     batch_script = env.get("SLURM_TASK_PID") == str(os.getpid()) and "SLURM_STEP_ID" not in env
     if batch_script:
-        directory.write(RECORD, {"schema": "disagg.job/1", "job": env["SLURM_JOB_ID"]})
+        directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
+    elif client.over(number):
+        yield
+        return
     else:  # in a script or shell of somebody's, which may go on afterwards
-        here = {"job": env["SLURM_JOB_ID"], "node": env.get("SLURMD_NODENAME", "")}
+        here = {"job": number, "node": env.get("SLURMD_NODENAME", "")}
         directory.write(ALLOCATION, {"schema": "disagg.allocation/1", **here})
     forget_secrets(directory)
     try:
         yield
     except DisaggError as error:
-        raise _noted(directory, _taken_away(env["SLURM_JOB_ID"], error) or error) from None
-    if preempted := _taken_away(env["SLURM_JOB_ID"], None):
+        raise _noted(directory, _taken_away(number, error) or error) from None
+    if preempted := _taken_away(number, None):
         raise _noted(directory, preempted)
 
 

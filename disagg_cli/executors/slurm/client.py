@@ -97,6 +97,12 @@ def ends(number: str) -> bool:
     return any(one.get("JobState") in ENDED | {"COMPLETING"} for one in _shown(number))
 
 
+def over(number: str) -> bool:
+    """Whether nothing of a job is left to run; false where Slurm does not answer."""
+    shown = _shown(number)
+    return bool(shown) and all(one.get("JobState") in ENDED for one in shown)
+
+
 def exit_code(number: str) -> int | None:
     """The exit code of a job's script, -N where signal N ended it; None where Slurm does not say."""
     code, _, signum = next((one.get("ExitCode", "") for one in _shown(number)), "").partition(":")
