@@ -51,15 +51,16 @@ def launch(
     from disagg_cli.console.launch_view import dry_run as show_dry_run
     from disagg_cli.console.launch_view import show_plan
     from disagg_cli.console.sink import console, show
+    from disagg_cli.runtime.job import read_once
     from disagg_cli.runtime.prepare import prepare, refuse_errors
     from disagg_cli.topology.loading import with_executor
 
     if changes_on_stdin:
         sets, unsets = _told_changes()
-    sets = with_executor(executor, config, variant=variant, sets=sets, unsets=unsets)
-    prepared = _with_evals(
-        prepare(config, variant=variant, sets=sets, unsets=unsets), evaluate, against_aggregated=against_aggregated
-    )
+    with read_once(run_dir):
+        sets = with_executor(executor, config, variant=variant, sets=sets, unsets=unsets)
+        prepared = prepare(config, variant=variant, sets=sets, unsets=unsets)
+    prepared = _with_evals(prepared, evaluate, against_aggregated=against_aggregated)
     out = console(as_json=as_json, lasting=True)
     if run_dir is None:
         show_plan(prepared, out)

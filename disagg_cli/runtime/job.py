@@ -7,8 +7,9 @@ beside, Slurm knows.
 import contextlib
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, kind_of
@@ -41,6 +42,16 @@ AGAINST_ITS_WILL = ("PREEMPTED", "NODE_FAIL", "TIMEOUT")
 def forget_secrets(directory: RunDir) -> None:
     """Take away the topology as it was submitted."""
     (directory.path / TOPOLOGY).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def read_once(folder: Path | None) -> Iterator[None]:
+    """In a job, whose run is in this folder: take away what was submitted as soon as the body has read it."""
+    try:
+        yield
+    finally:
+        if folder:
+            forget_secrets(RunDir(folder))
 
 
 def number_of(directory: RunDir) -> str | None:
@@ -91,6 +102,8 @@ def look(directory: RunDir, number: str) -> Now:
     if state.get("phase") == "ended":
         return Now(state=state, job=None)
     now = look_at(number)
+    if not now.supervised:  # whoever would have read it is gone, and may never have come to it
+        forget_secrets(directory)
     return replace(now, state=directory.read("state.json") if now.job is None or now.job.ended else state)
 
 

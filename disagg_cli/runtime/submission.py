@@ -89,8 +89,8 @@ def _uninterrupted() -> Iterator[None]:
 def kept(directory: RunDir) -> Iterator[None]:
     """In a job: know it by its number while the body runs, and say so if Slurm takes its nodes back. LaunchFailed then.
 
-    What was submitted is taken away at once. A job that is over already is not around this process, which only has its
-    number left in the environment: nothing is believed of it.
+    A job that is over already is not around this process, which only has its number left in the environment: nothing is
+    believed of it.
     """
     env = os.environ
     number = env["SLURM_JOB_ID"]
@@ -103,7 +103,6 @@ def kept(directory: RunDir) -> Iterator[None]:
     else:  # in a script or shell of somebody's, which may go on afterwards
         here = {"job": number, "node": env.get("SLURMD_NODENAME", "")}
         directory.write(ALLOCATION, {"schema": "disagg.allocation/1", **here})
-    forget_secrets(directory)
     try:
         yield
     except DisaggError as error:

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from command_line import disagg
 from runs import a_run
 
 from disagg_cli.errors import ProbeFailed
@@ -51,6 +52,27 @@ def in_job():
     recorder = a_run()
     recorder.directory.write(job.RECORD, {"job": "12"})
     return recorder
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [("12|PENDING|Resources|", True), ("12|CANCELLED|None|", False), ("", False), (None, True)]
+)
+def test_what_was_submitted_does_not_outlive_its_job(home, silent, tmp_path, said, kept):
+    """Nobody may have followed it to its end, and it may have ended before it read that."""
+    if said is not None:
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\nprintf '{said}'\n")
+    run = in_job().directory
+    run.write_text(job.TOPOLOGY, "api-key: planted")
+    control.status(run)
+    assert (run.path / job.TOPOLOGY).exists() == kept
+
+
+def test_a_job_takes_away_what_it_has_read(home):
+    """Whatever it makes of it."""
+    run = in_job().directory
+    run.write_text(job.TOPOLOGY, "no: topology")
+    assert disagg("launch", run.path / job.TOPOLOGY, "--run-dir", run.path).returncode == 2
+    assert not (run.path / job.TOPOLOGY).exists()
 
 
 def test_whoever_watches_a_run_asks_slurm_now_and_then(home, questions, monkeypatch):
