@@ -3,7 +3,10 @@
 Command lines can be read by everybody on a host, environments only by their owner. SGLang 0.5.23 takes its keys as
 flags or in a file (`--config`), which then had to be on every host; sglang-router 0.3.2 as flags alone; and SGLang
 prints all its arguments as it starts (entrypoints/engine.py). So such a server is started by a few lines of Python that
-find these flags in the environment, and mask their values in what it logs.
+find these flags in the environment, and mask their values in what it logs and in what Python writes to its standard
+output and error: an argument that argparse refuses, the message of an exception. What native code (the router's, in
+Rust) writes to these files itself passes by, as does what the processes write that it spawns; so do values of fewer
+than four characters, which would garble every other word.
 """
 
 import json
@@ -15,20 +18,37 @@ from disagg_cli.topology.values import FlagValue
 SECRET_FLAGS = "DISAGG_SECRET_FLAGS"
 """Environment variable: flag -> its values, as JSON."""
 
+SHORTEST = 4
+"""Characters of a value that is masked."""
+
 PROGRAM = f"""\
-import json, logging, os, runpy, sys
+import io, json, logging, os, runpy, sys
 flags = json.loads(os.environ.pop("{SECRET_FLAGS}"))
+secrets = sorted((value for value in sum(flags.values(), []) if len(value) >= {SHORTEST}), key=len, reverse=True)
+def hidden(text):
+    for secret in secrets:
+        text = text.replace(secret, "{MASK}")
+    return text
+class Masked(io.TextIOWrapper):
+    def write(self, text):
+        super().write(hidden(text) if isinstance(text, str) else text)
+        return len(text)
+    def writelines(self, lines):
+        for line in lines:
+            self.write(line)
+def over(stream):
+    like = {{name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering", "write_through")}}
+    return Masked(stream.buffer, **like)
+sys.stdout, sys.stderr = (stream and over(stream) for stream in (sys.stdout, sys.stderr))
 make = logging.getLogRecordFactory()
 def masked(*args, **kwargs):
     record = make(*args, **kwargs)
     try:
-        text = whole = record.getMessage()
+        whole = record.getMessage()
     except Exception:
         return record
-    for secret in sum(flags.values(), []):
-        text = text.replace(secret, "{MASK}")
-    if text != whole:
-        record.msg, record.args = text, None
+    if hidden(whole) != whole:
+        record.msg, record.args = hidden(whole), None
     return record
 logging.setLogRecordFactory(masked)
 for flag, values in flags.items():

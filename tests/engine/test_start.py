@@ -15,7 +15,26 @@ from pathlib import Path
 logging.basicConfig(format="%(message)s", stream=sys.stderr)
 logging.warning("server_args=%s", sys.argv)
 logging.warning("%d %d", 1)  # what is wrong in the server stays wrong there
-print(json.dumps([__name__, sys.argv[1:], Path("/proc/self/cmdline").read_text(), dict(os.environ)]))
+seen = [__name__, sys.argv[1:], Path("/proc/self/cmdline").read_text(), dict(os.environ)]
+os.write(1, json.dumps(seen).encode())  # past what masks
+"""
+REFUSES = """
+import argparse, sys
+print(sys.argv, file=sys.stderr)
+argparse.ArgumentParser().parse_args(sys.argv[3:])
+"""
+FAILS = """
+import sys
+sys.stdout.writelines(sys.argv)
+raise ValueError(f"Invalid API key format: {sys.argv[-1]!r}")
+"""
+WRITES = """
+import os, sys
+for stream in (sys.stdout, sys.stderr):
+    os.write(stream.fileno(), b"1")
+    stream.buffer.write(b"2")
+    stream.reconfigure(encoding="latin-1", line_buffering=True)
+    print(f"3\\xe9 {stream.encoding} {stream.isatty()} {stream.write('abc')}", file=stream)
 """
 SPAWNS = """
 import multiprocessing, sys
@@ -31,11 +50,19 @@ if __name__ == "__main__":
 def run(tmp_path):
     """Start a module of this text with these flags."""
 
-    def run(text, **args):
+    def run(text, ends=0, **args):
         (tmp_path / "a_server.py").write_text(text)
         argv, env = start(sys.executable, "a_server", args, {}, first=("--first", "1"))
-        done = subprocess.run(argv, env={**os.environ, **env}, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
+        done = subprocess.run(
+            argv,
+            env={**os.environ, **env},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=60,
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+        assert done.returncode == ends, done.stderr
         return done
 
     return run
@@ -60,6 +87,28 @@ def test_the_server_gets_its_secret_flags_and_nobody_sees_them(run):
     assert "planted" not in str(environment)  # of what it starts itself
     assert "planted" not in done.stderr
     assert "--api-key=***" in done.stderr
+
+
+def test_a_server_that_does_not_know_a_secret_flag(run):
+    """As argparse has it."""
+    done = run(REFUSES, ends=2, **{"nosuch-token": "planted"})
+    assert "unrecognized arguments: --nosuch-token=***" in done.stderr
+    assert "planted" not in done.stderr
+
+
+def test_a_server_that_fails_because_of_a_secret(run):
+    done = run(FAILS, ends=1, **{"control-plane-api-keys": ("id:planted", "id:planted-too")})
+    assert done.stderr.endswith("ValueError: Invalid API key format: '***'\n")
+    assert "planted" not in done.stdout + done.stderr
+
+
+def test_output_is_a_file_as_ever(run):
+    done = run(WRITES, **{"api-key": "planted"})
+    assert done.stdout == done.stderr == "12abc3\udce9 latin-1 False 3\n"
+
+
+def test_a_value_too_short_to_be_told_from_other_words_stays(run):
+    assert run("import sys; print(sys.argv[3:])", **{"api-key": "key"}).stdout == "['--api-key=key']\n"
 
 
 def test_what_it_spawns_is_the_same_module_with_the_same_flags(run):
