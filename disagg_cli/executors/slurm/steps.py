@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,6 +28,8 @@ from disagg_cli.topology.slurm import SlurmSpec
 
 FRESH_S = 0.3
 """How long a list of steps is good for: what is asked at the same moment is answered by one question."""
+SILENT_S = 5.0
+"""How long nobody asks again for it after Slurm gave no answer: many wait for one at the same moment."""
 ASKED = """
 import json
 print(json.dumps({**host(*json.loads(sys.argv[1])), "facts": survey()}))
@@ -58,6 +61,7 @@ class SlurmExecutor:
         self._records: set[str] = set()
         self._starts: dict[str, int] = {}
         self._listed: tuple[float, Mapping[tuple[str, str], str]] = (0.0, {})
+        self._unanswered: tuple[float, str] = (-math.inf, "")
         self._turn = asyncio.Lock()
         self._looks = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -184,9 +188,9 @@ class SlurmExecutor:
 
     async def terminate(self, handle: Handle) -> None:
         """Ask the processes of the step to end; scancel without a signal would kill them at once."""
-        if step := await self._step(handle):
+        if step := await self._known_step(handle):
             await self._cancel("--signal=TERM", step)
-        elif self._holds(handle):  # it has not begun
+        elif self._holds(handle):  # it has not begun, or Slurm does not answer: srun kills its step then (22.05)
             sessions.send(handle.pid, signal.SIGTERM)
 
     async def kill(self, handle: Handle) -> None:
@@ -196,7 +200,7 @@ class SlurmExecutor:
         on record that nobody can end, for as long as the job lasts (22.05).
         """
         since = time.monotonic() - self._killed.setdefault(handle.token, time.monotonic())
-        if step := await self._step(handle):
+        if step := await self._known_step(handle):
             await self._cancel(step)
         elif self._holds(handle):
             if since < PATIENCE_S:
@@ -240,12 +244,29 @@ class SlurmExecutor:
         return sessions.same_process(handle.pid, handle.born)
 
     async def _step(self, handle: Handle) -> str | None:
-        """The id of a handle's step, if it runs."""
+        """The id of a handle's step, if it runs. LaunchFailed where Slurm does not answer."""
         job, _, name = handle.token.partition("/")
         async with self._turn:
             if time.monotonic() - self._listed[0] > FRESH_S:
-                self._listed = (time.monotonic(), await asyncio.to_thread(client.steps))
+                await self._list()
         return self._listed[1].get((job, name))
+
+    async def _list(self) -> None:
+        """Ask which steps run."""
+        if time.monotonic() - self._unanswered[0] < SILENT_S:
+            raise LaunchFailed(self._unanswered[1])
+        asked = time.monotonic()
+        try:
+            self._listed = (asked, await asyncio.to_thread(client.steps))
+        except LaunchFailed as error:
+            self._unanswered = (time.monotonic(), error.what)
+            raise
+
+    async def _known_step(self, handle: Handle) -> str | None:
+        """The same for whoever is to end it: where Slurm does not answer, its srun is all that can be reached."""
+        with contextlib.suppress(LaunchFailed):
+            return await self._step(handle)
+        return None
 
     async def _cancel(self, *what: str) -> None:
         """scancel a step. What it says is not what it does (22.05), so the step is looked at afterwards."""

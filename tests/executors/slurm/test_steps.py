@@ -219,6 +219,44 @@ def listed(lab):
     return {name: step for step, name in map(str.split, lab.run("squeue", "-h", "-s", "-o", "%i %j").splitlines())}
 
 
+@pytest.fixture
+def silence(tmp_path, monkeypatch):
+    """Called: squeue finds no controller from now on. Returned is how often it has been asked."""
+
+    def begin():
+        (fake := tmp_path / "bin" / "squeue").parent.mkdir()
+        fake.write_text(f"#!/bin/sh\necho >> {fake}.asked; sleep 1; echo 'Unable to contact controller' >&2; exit 1\n")
+        fake.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+        return lambda: len(fake.with_suffix(".asked").read_text())
+
+    return begin
+
+
+async def test_where_slurm_does_not_answer_srun_is_asked(held, tmp_path, silence):
+    """It kills its step then, which is the most that is to be had; and nobody waits for an answer twice."""
+    async with steps(held, tmp_path) as here:
+        handles = [await here.start(POLITE) for _ in range(3)]
+        for handle in handles:
+            await until(said(handle), 30)
+        questions = silence()
+        await asyncio.gather(*map(here.executor.terminate, handles))
+        assert [await ended(here, handle) for handle in handles] == [-signal.SIGKILL] * 3
+        assert questions() == 1
+
+
+async def test_where_slurm_does_not_answer_srun_is_killed(held, tmp_path, silence):
+    async with steps(held, tmp_path) as here:
+        handle = await here.start(STUBBORN)
+        await until(said(handle), 30)
+        silence()
+        async with asyncio.timeout(20):
+            while await here.executor.poll(handle) is None:
+                await here.executor.kill(handle)
+                await asyncio.sleep(0.5)
+        await until(lambda: not on(held, 1, "sleep(300)"), 30)
+
+
 async def test_an_executor_that_did_not_start_it_finds_it(held, tmp_path, monkeypatch):
     """So does `disagg stop` on a login node: it knows a handle, and is in no allocation."""
     async with steps(held, tmp_path) as here:
