@@ -123,6 +123,7 @@ class Launch:
         self.deployment = prepared.deployment
         self.options = options
         self.recorder = recorder
+        self.reach = Reach(recorder)
         self.view = view
         self.timeouts: Timeouts = ON_CPU if self.deployment.platform.on_cpu else ON_GPU
         self.stop_asked = asyncio.Event()
@@ -257,12 +258,13 @@ class Launch:
         self.recorder.run_phase("starting", "workers to be healthy")
         await supervisor.start(self.prepared.workers)
         await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
+        self.reach.begin(self.deployment)
         self._require_overlay()
 
     async def _serve(self) -> None:
         self.recorder.run_phase("serving")
         self.view.serving()
-        await Reach(self.recorder).watch(self.deployment)
+        await self.reach.begin(self.deployment)
 
     def _settled(self, prepared: Prepared) -> None:
         """It is known now where everything runs."""

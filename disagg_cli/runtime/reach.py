@@ -14,12 +14,13 @@ from contextlib import ExitStack
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.topology.deployment import Deployment
 
-LOOK_S = 1.0
-"""Between two looks at a host."""
-ANSWER_S = 1.2
+LOOK_S = 1.1
+"""From the beginning of one look at a host to that of the next."""
+ANSWER_S = 1.05
 """For an answer to one look: a first packet that is lost comes again after a second."""
 MISSES = 3
-"""Looks in a row that nothing has answered."""
+"""Looks in a row that nothing has answered. The last begins at most MISSES * LOOK_S after the host is lost: with its
+own ANSWER_S that is less than five seconds."""
 NOBODYS = 9
 """A port (discard) at which nobody listens: a host that lives says so."""
 SILENT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
@@ -37,6 +38,14 @@ class Reach:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._silent: list[str] = []
+        self._watching: asyncio.Future[None] | None = None
+
+    def begin(self, deployment: Deployment) -> asyncio.Future[None]:
+        """Watch from now on beside whatever else is done, if that is not so already."""
+        if self._watching is None or self._watching.done():
+            self._silent.clear()
+            self._watching = asyncio.ensure_future(self.watch(deployment))
+        return self._watching
 
     async def watch(self, deployment: Deployment) -> None:
         """Never return, and tell of the hosts of workers that are other machines than this one."""
@@ -56,6 +65,7 @@ class Reach:
             return
         heard, misses, last = False, 0, 0.0
         while True:
+            began = time.monotonic()
             if await answers(where if misses or not heard else where[:1]):
                 if name in self._silent:
                     self._silent.remove(name)
@@ -66,9 +76,11 @@ class Reach:
             if misses == MISSES:
                 self._silent.append(name)
                 self._tell(name, f"{name} ({address}) has answered no connection for {time.monotonic() - last:.0f} s")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(began + LOOK_S - time.monotonic())
 
     def _tell(self, name: str, text: str) -> None:
+        if self._recorder.ending:
+            return
         self._recorder.state.waiting_for = f"{', '.join(self._silent)} to answer" if self._silent else ""
         self._recorder.event("reach", text, host=name, answers=name not in self._silent)
 

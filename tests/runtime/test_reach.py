@@ -45,7 +45,11 @@ class Over(Exception):
     """There are no more looks."""
 
 
-async def told(monkeypatch, *looks):
+def far():
+    return on_gpus("10.0.0.1", prefill={"tp": 2}, decode={"workers": 1})
+
+
+async def told(monkeypatch, *looks, ending=False):
     """What is told where these looks find an answer, or none."""
     found = iter(looks)
 
@@ -58,9 +62,10 @@ async def told(monkeypatch, *looks):
     monkeypatch.setattr(reach, "answers", look)
     monkeypatch.setattr(reach, "LOOK_S", 0.0)
     recorder, said = a_run(), []
+    recorder.ending = ending
     recorder.listeners.append(lambda text: said.append(text.partition(" for ")[0].partition(", after")[0]))
     with pytest.raises(Over):
-        await Reach(recorder).watch(on_gpus("10.0.0.1", prefill={"tp": 2}, decode={"workers": 1}))
+        await Reach(recorder).watch(far())
     return said, recorder.state
 
 
@@ -80,6 +85,47 @@ async def test_a_host_that_comes_back(home, monkeypatch):
 async def test_no_alarm(home, monkeypatch, looks):
     """For fewer misses in a row, and where nothing has ever answered."""
     said, _ = await told(monkeypatch, *looks)
+    assert said == []
+
+
+async def test_a_host_that_is_lost_is_told_of_within_five_seconds(home, monkeypatch):
+    """Also where it goes as it has just answered, and while something else is done."""
+    lost, looks = asyncio.Event(), iter([True])
+
+    async def look(_):
+        if next(looks, False):
+            return True
+        await asyncio.sleep(reach.ANSWER_S + reach.TICK_S)
+        return False
+
+    monkeypatch.setattr(reach, "answers", look)
+    recorder = a_run()
+    recorder.listeners.append(lambda _: lost.set())
+    watching = Reach(recorder).begin(far())
+    await asyncio.wait_for(lost.wait(), 5)
+    watching.cancel()
+
+
+async def test_it_is_begun_once_and_again_after_its_end(home, monkeypatch):
+    """A run that has lost its router watches from when it serves again."""
+
+    async def look(_):
+        return True
+
+    monkeypatch.setattr(reach, "answers", look)
+    watched = Reach(a_run())
+    first = watched.begin(far())
+    assert watched.begin(far()) is first
+    first.cancel()
+    await asyncio.wait({first})
+    second = watched.begin(far())
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    second.cancel()
+
+
+async def test_nobody_is_told_of_a_host_while_the_run_ends(home, monkeypatch):
+    said, _ = await told(monkeypatch, True, False, False, False, ending=True)
     assert said == []
 
 

@@ -259,7 +259,7 @@ def test_a_node_that_crashes(cluster):
     cluster.said("router  http://")
     time.sleep(2)  # it has been looked at
     cluster.lab.crash(cluster.lab.nodes[2])
-    cluster.said(f"{cluster.lab.nodes[2]} ({cluster.lab.address(cluster.lab.nodes[2])}) has answered no connection", 12)
+    cluster.said(f"{cluster.lab.nodes[2]} ({cluster.lab.address(cluster.lab.nodes[2])}) has answered no connection", 6)
     assert launch.wait(100) == 4
     state = cluster.state
     assert state["phase"] == "ended"
