@@ -54,6 +54,7 @@ def launch(
     from disagg_cli.runtime.job import read_once
     from disagg_cli.runtime.prepare import prepare, refuse_errors
     from disagg_cli.topology.loading import with_executor
+    from disagg_cli.topology.reading import refuse_stdin
 
     if changes_on_stdin:
         sets, unsets = _told_changes()
@@ -74,9 +75,12 @@ def launch(
         out.print(f"--force overrides {finding.code}: {finding.message}", style="bold yellow", markup=False)
     if detach and exit_after_eval:
         raise UsageError("--detach returns once it serves, and --exit-after-eval never does", fix="choose one of them")
+    submits = prepared.deployment.executor == "slurm" and not in_job()
+    if detach and not submits:
+        refuse_stdin(config, "a detached launch")
     flags = ["--force"] * force + ["--cold"] * cold + ["--against-aggregated"] * against_aggregated
     flags += ["--eval", evaluate] if evaluate else []
-    if prepared.deployment.executor == "slurm" and not in_job():
+    if submits:
         flags += ["--exit-after-eval"] * exit_after_eval
         submitted(prepared, flags, out, detach=detach, as_json=as_json)
     elif detach:

@@ -22,9 +22,12 @@ def render(
     from disagg_cli.runtime.prepare import prepare
     from disagg_cli.runtime.submission import rendered
     from disagg_cli.topology.loading import with_executor
+    from disagg_cli.topology.reading import refuse_stdin
 
     changes = with_executor(executor, config, variant=variant, sets=sets, unsets=unsets)
     prepared = prepare(config, variant=variant, sets=changes, unsets=unsets)
+    if prepared.deployment.executor == "slurm":
+        refuse_stdin(config, "the script's launch")
     options = [word for one in sets for word in ("--set", one)] + [w for one in unsets for w in ("--unset", one)]
     options += ["--variant", variant] if variant else []
     text = rendered(prepared, [*options, *(["--executor", executor] if executor else [])])

@@ -47,6 +47,12 @@ class Misread(UsageError):
         self.said = said
 
 
+def refuse_stdin(file: Path, reader: str) -> None:
+    """UsageError where a topology comes from stdin, and another process has to read it as well."""
+    if file == STDIN:
+        raise UsageError(f"{reader} cannot read a topology from stdin", fix="write it to a file, and name that")
+
+
 def read(file: Path) -> str:
     """Return the file's text, or that of stdin for `-`. Misread for what is no readable, reasonably small text file."""
     place = Place(file=str(file))

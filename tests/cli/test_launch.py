@@ -132,6 +132,17 @@ def test_a_detached_launch_is_told_of_changes_through_a_pipe(home, config, monke
     assert {one["tp"] for one in decode} == {2}
 
 
+@pytest.mark.parametrize("words", [("launch", "-", "--detach"), ("render", "-")], ids=lambda words: words[0])
+def test_a_topology_from_stdin_that_another_process_has_to_read(home, config, monkeypatch, words):
+    executor = {"slurm": {"nodes": 3}} if "render" in words else "local"
+    text = config(ports=FREE_PORTS, executor=executor).read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    done = disagg(*words)
+    assert done.returncode == 2
+    assert "cannot read a topology from stdin" in done.stderr
+    assert "write it to a file" in done.stderr
+
+
 @pytest.fixture
 def detaching(home, config):
     """A `disagg launch --detach`, as soon as it has started the detached one, and how to find that."""
