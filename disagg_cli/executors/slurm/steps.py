@@ -197,13 +197,14 @@ class SlurmExecutor:
         """End every process of the step.
 
         An srun whose step has not begun is asked first: were it killed while the controller answers it, a step would be
-        on record that nobody can end, for as long as the job lasts (22.05).
+        on record that nobody can end, for as long as the job lasts (22.05). Nor is one killed while Slurm gives no
+        answer: one that was asked to end sees to its step as soon as there is a controller again.
         """
         since = time.monotonic() - self._killed.setdefault(handle.token, time.monotonic())
         if step := await self._known_step(handle):
             await self._cancel(step)
         elif self._holds(handle):
-            if since < PATIENCE_S:
+            if since < PATIENCE_S or self._silent:
                 sessions.send(handle.pid, signal.SIGTERM)
             else:
                 sessions.kill_session(handle.pid)
@@ -253,7 +254,7 @@ class SlurmExecutor:
 
     async def _list(self) -> None:
         """Ask which steps run."""
-        if time.monotonic() - self._unanswered[0] < SILENT_S:
+        if self._silent:
             raise LaunchFailed(self._unanswered[1])
         asked = time.monotonic()
         try:
@@ -261,6 +262,11 @@ class SlurmExecutor:
         except LaunchFailed as error:
             self._unanswered = (time.monotonic(), error.what)
             raise
+
+    @property
+    def _silent(self) -> bool:
+        """Whether Slurm has just now given no answer."""
+        return time.monotonic() - self._unanswered[0] < SILENT_S
 
     async def _known_step(self, handle: Handle) -> str | None:
         """The same for whoever is to end it: where Slurm does not answer, its srun is all that can be reached."""

@@ -13,6 +13,7 @@ from waiting import until
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
 from disagg_cli.executors.slurm import client
+from disagg_cli.executors.slurm import steps as module
 from disagg_cli.executors.slurm.steps import SlurmExecutor
 
 FOREVER = "import time; print('ready', flush=True); time.sleep(300)"
@@ -245,15 +246,23 @@ async def test_where_slurm_does_not_answer_srun_is_asked(held, tmp_path, silence
         assert questions() == 1
 
 
-async def test_where_slurm_does_not_answer_srun_is_killed(held, tmp_path, silence):
+async def test_a_step_ends_as_soon_as_slurm_answers_again(held, tmp_path, silence, monkeypatch):
+    """Its srun sees to that, and so is not killed meanwhile."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
     async with steps(held, tmp_path) as here:
         handle = await here.start(STUBBORN)
         await until(said(handle), 30)
         silence()
-        async with asyncio.timeout(20):
-            while await here.executor.poll(handle) is None:
+        controller = int((held.folder / "slurmctld.pid").read_text())
+        os.kill(controller, signal.SIGSTOP)
+        try:
+            for _ in range(3):
                 await here.executor.kill(handle)
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.2)
+            assert await here.executor.survivors(handle) == (handle.pid,)
+        finally:
+            os.kill(controller, signal.SIGCONT)
+        assert await ended(here, handle) == -signal.SIGKILL
         await until(lambda: not on(held, 1, "sleep(300)"), 30)
 
 
