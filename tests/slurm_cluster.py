@@ -56,7 +56,20 @@ class Cluster:
 
     def disagg_on(self, name, *args):
         """The command on a login node of another name."""
-        argv = ["unshare", "--uts", "sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", name, *DISAGG, *args]
+        argv = [
+            "unshare",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "sh",
+            "-c",
+            'hostname "$1"; shift; exec "$@"',
+            "sh",
+            name,
+            *DISAGG,
+            *args,
+        ]
         return subprocess.run(argv, capture_output=True, text=True, timeout=90)
 
     def said(self, words, within=120):
