@@ -163,6 +163,7 @@ class Launch:
                 raise
             finally:
                 self.recorder.ending = True
+                self.reach.end()
                 try:
                     self.recorder.run_phase("stopping", "every process to end")
                 finally:  # whatever a listener does, no process is left

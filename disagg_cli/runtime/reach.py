@@ -47,6 +47,11 @@ class Reach:
             self._watching = asyncio.ensure_future(self.watch(deployment))
         return self._watching
 
+    def end(self) -> None:
+        """Watch no longer."""
+        if self._watching is not None:
+            self._watching.cancel()
+
     async def watch(self, deployment: Deployment) -> None:
         """Never return, and tell of the hosts of workers that are other machines than this one."""
         ports: dict[tuple[str, str], list[int]] = {}

@@ -137,3 +137,11 @@ async def test_this_machine_is_not_watched(home, monkeypatch):
 
 def test_a_lost_host_is_told_of_within_five_seconds():
     assert reach.MISSES * reach.LOOK_S + reach.ANSWER_S < 5
+
+
+async def test_it_ends(home):
+    watching = (reaching := Reach(a_run())).begin(far())
+    reaching.end()
+    await asyncio.wait([watching], timeout=5)
+    assert watching.cancelled()
+    Reach(a_run()).end()  # one that has not begun
