@@ -8,8 +8,9 @@ import errno
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import yaml
 
@@ -58,7 +59,7 @@ def read(file: Path) -> str:
     place = Place(file=str(file))
     try:
         if file == STDIN:
-            raw = sys.stdin.buffer.read(MAX_BYTES + 1)
+            raw = _said_once(sys.stdin.buffer)
         elif not file.is_file():
             raise UsageError(f"no such file: {file}" if not file.exists() else f"not a file: {file}")
         elif (size := file.stat().st_size) > MAX_BYTES:
@@ -76,6 +77,12 @@ def read(file: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise Misread(Place(file=str(file), line=line, column=1), f"not UTF-8 text (byte {error.start})") from None
+
+
+@cache
+def _said_once(stream: BinaryIO) -> bytes:
+    """What comes through a pipe, also for whoever asks for it again."""
+    return stream.read(MAX_BYTES + 1)
 
 
 def parse(

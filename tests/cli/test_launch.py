@@ -132,6 +132,12 @@ def test_a_detached_launch_is_told_of_changes_through_a_pipe(home, config, monke
     assert {one["tp"] for one in decode} == {2}
 
 
+def test_a_topology_from_stdin_for_another_executor(home, config, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(config().read_bytes())))
+    done = disagg("launch", "-", "--executor", "slurm", "--dry-run", "--json")
+    assert json.loads(done.stdout)["executor"] == "slurm"
+
+
 @pytest.mark.parametrize("words", [("launch", "-", "--detach"), ("render", "-")], ids=lambda words: words[0])
 def test_a_topology_from_stdin_that_another_process_has_to_read(home, config, monkeypatch, words):
     executor = {"slurm": {"nodes": 3}} if "render" in words else "local"
