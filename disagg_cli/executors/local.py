@@ -58,15 +58,14 @@ class LocalExecutor:
     async def start(self, command: Command, log: Path) -> Handle:
         """Start a process. LaunchFailed says why it could not be started."""
         token = _new_token()
-        child = spawn(command.name, command.argv, environment(command) | _mark(log, token), log)
+        child = spawn(command.name, command.argv, environment(command) | mark(log, token), log)
         self._children[child.pid] = child
         return handle(command, child.pid, log, token)
 
-    async def started(self, host: str) -> tuple[Handle, ...]:
-        """What has been started here for this run and leads a session, also where nobody has noted it."""
-        marks = await asyncio.to_thread(sessions.leaders_with, MARK)
-        found = (_marked(host, pid, mark) for pid, mark in marks.items())
-        return tuple(handle for handle in found if str(handle.log.parent) == self._logs)
+    async def started(self, process: str, host: str) -> tuple[Handle, ...]:
+        """What has been started here of a process and leads a session, also where nobody has noted it."""
+        found = await marked(host)
+        return tuple(one for one in found if one.name == process and str(one.log.parent) == self._logs)
 
     async def poll(self, handle: Handle) -> int | None:
         """Exit code, -N for signal N, None while it runs."""
@@ -125,14 +124,19 @@ def _new_token() -> str:
     return f"{sessions.boot()}/{secrets.token_hex(3)}"
 
 
-def _mark(log: Path, token: str) -> dict[str, str]:
+def mark(log: Path, token: str) -> dict[str, str]:
     """What is added to the environment of one start. The log, below the folder of its run, names it."""
     return {MARK: f"{os.path.realpath(log)} {token}"}
 
 
-def _marked(host: str, pid: int, mark: str) -> Handle:
-    log, _, token = mark.rpartition(" ")
-    return Handle(name=Path(log).stem, host=host, pid=pid, born=sessions.born(pid), log=Path(log), token=token)
+async def marked(host: str) -> list[Handle]:
+    """What leads a session here and was started with a mark, for processes of a host."""
+    marks = await asyncio.to_thread(sessions.leaders_with, MARK)
+    found = [(pid, *said.rpartition(" ")[::2]) for pid, said in marks.items()]
+    return [
+        Handle(name=Path(log).stem, host=host, pid=pid, born=sessions.born(pid), log=Path(log), token=token)
+        for pid, log, token in found
+    ]
 
 
 def _of_this_boot(handle: Handle) -> bool:

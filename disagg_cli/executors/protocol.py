@@ -35,9 +35,9 @@ class HostLost(LaunchFailed):
 class Handle:
     """A started process. All of it is plain data, and enough for a fresh executor to find the process again.
 
-    host: a Host's name. pid: there, the leader of a session of its own. born: when it started, in seconds since that
-    host's boot, which tells a reused pid. log: here. token: what only its executor understands, such as a folder there
-    or the id of a step.
+    host: a Host's name. pid: there, the leader of a session of its own; 0 where only the token tells. born: when it
+    started, in seconds since that host's boot, which tells a reused pid. log: here. token: what only its executor
+    understands, such as a folder there or the name of a step.
     """
 
     name: str
@@ -127,5 +127,5 @@ class Executor(Protocol):
 class Remembers(Protocol):
     """An executor whose hosts know what was started there, also what a disagg that was killed had no time to note."""
 
-    async def started(self, host: str) -> tuple[Handle, ...]:
-        """What a host, by name, has been given to run for this run. LaunchFailed if it cannot be asked."""
+    async def started(self, process: str, host: str) -> tuple[Handle, ...]:
+        """What a host, by name, has been given to run for a process of this run. LaunchFailed if it cannot be asked."""

@@ -171,10 +171,11 @@ class SshExecutor:
         _add(log, b"")
         return handle
 
-    async def started(self, host: str) -> tuple[Handle, ...]:
-        """What a host has been given to run for this run. HostLost if it cannot be asked."""
-        found = await self._at(host).ask("started", run=self._site.run)
-        return tuple(self._found(host, **one) for one in found)
+    async def started(self, process: str, host: str) -> tuple[Handle, ...]:
+        """What a host has been given to run for a process of this run. HostLost if it cannot be asked."""
+        told = await self._at(host).ask("started", run=self._site.run)
+        found = (self._found(host, **one) for one in told)
+        return tuple(handle for handle in found if handle.name == process)
 
     def _found(self, host: str, token: str, pid: int, born: float) -> Handle:
         name = token.partition("/")[2].rpartition("-")[0]

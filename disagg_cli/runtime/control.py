@@ -234,10 +234,10 @@ async def _unrecorded(
     unsure = {one["name"] for one in processes if one["phase"] == "failed" and one["pid"] is None}
     if now.phase == "lost":
         unsure |= {one["name"] for one in processes if one["phase"] == "waiting"}
-    hosts = {one["host"]: one["name"] for one in made.get("processes", ()) if one["name"] in unsure}
-    answers = await asyncio.gather(*map(executor.started, hosts), return_exceptions=True)
+    asked = {one["name"]: one["host"] for one in made.get("processes", ()) if one["name"] in unsure}
+    answers = await asyncio.gather(*map(executor.started, asked, asked.values()), return_exceptions=True)
     found: list[Handle] = []
-    for name, answer in zip(hosts.values(), answers, strict=True):
+    for name, answer in zip(asked, answers, strict=True):
         if isinstance(answer, LaunchFailed):
             lost[name] = answer
         elif isinstance(answer, BaseException):

@@ -17,7 +17,7 @@ from typing import Any
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
-from disagg_cli.executors.local import environment, spawn
+from disagg_cli.executors.local import environment, mark, marked, spawn
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
 from disagg_cli.executors.slurm import client, nodes, srun
 from disagg_cli.executors.slurm.nodes import Node
@@ -153,10 +153,21 @@ class SlurmExecutor:
             raise LaunchFailed(f"{command.name}: {command.host.name} is no node of this allocation")
         name = self._step_name(command.name)
         argv = srun.step(node, command.host, name, self._settings, command.argv, command.env)
-        child = spawn(command.name, argv, environment(command), log)
+        token = f"{node.job}/{name}"
+        child = spawn(command.name, argv, environment(command) | mark(log, token), log)
         self._sruns[child.pid] = child
         born = sessions.born(child.pid)
-        return Handle(name=command.name, host=node.name, pid=child.pid, born=born, log=log, token=f"{node.job}/{name}")
+        return Handle(name=command.name, host=node.name, pid=child.pid, born=born, log=log, token=token)
+
+    async def started(self, process: str, host: str) -> tuple[Handle, ...]:
+        """The steps of a process, and the sruns of this machine that may still wait for theirs."""
+        async with self._turn:
+            await self._refresh()
+        log, tokens = self._site.logs / f"{process}.log", ["/".join(key) for key in self._listed[1]]
+        found = {one: Handle(name=process, host=host, pid=0, born=0.0, log=log, token=one) for one in tokens}
+        found |= {handle.token: handle for handle in await marked(host)}
+        first = f"{process}@{self._site.run}"
+        return tuple(found[one] for one in found if one.partition("/")[2].partition("~")[0] == first)
 
     def _step_name(self, name: str) -> str:
         """A name that no other step has, of this run or of another in the same allocation: steps are found by it."""
@@ -248,12 +259,13 @@ class SlurmExecutor:
         """The id of a handle's step, if it runs. LaunchFailed where Slurm does not answer."""
         job, _, name = handle.token.partition("/")
         async with self._turn:
-            if time.monotonic() - self._listed[0] > FRESH_S:
-                await self._list()
+            await self._refresh()
         return self._listed[1].get((job, name))
 
-    async def _list(self) -> None:
-        """Ask which steps run."""
+    async def _refresh(self) -> None:
+        """Ask which steps run, unless that has just been done."""
+        if time.monotonic() - self._listed[0] <= FRESH_S:
+            return
         if self._silent:
             raise LaunchFailed(self._unanswered[1])
         asked = time.monotonic()

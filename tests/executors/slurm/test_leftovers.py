@@ -1,14 +1,23 @@
 """A run in somebody's allocation whose disagg is killed: Slurm ends nothing there, so `disagg stop` has to."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 
+import pytest
 import yaml
+from allocation import host
+from allocation import steps as executor_in
 from cheap_python import cheap_python
 from deployments import SMALLEST
+from runs import a_run, gone, process
 from waiting import wait_until
+
+from disagg_cli.engine.commands import Command
+from disagg_cli.executors import sessions
+from disagg_cli.runtime import control
 
 DISAGG = [sys.executable, "-m", "disagg_cli"]
 
@@ -34,6 +43,27 @@ def test_steps_of_a_killed_disagg_are_found_and_ended(held, home, tmp_path):
     assert set(json.loads(done.stdout)["leftovers"]) == {"prefill-0", "decode-0", "decode-1", "router"}
     assert steps(held) == []
     assert held.jobs()[os.environ["SLURM_JOB_ID"]] == "RUNNING"
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["an srun that waits", "a step without its srun"])
+async def test_a_step_that_was_started_in_the_moment_disagg_was_killed(held, home, tmp_path, begun):
+    """By its name, and by the mark of its srun; another run's is left alone."""
+    run, other = (a_run(process("decode-0"), supervisor=gone()).directory for _ in range(2))
+    run.write("deployment.json", {"executor": "slurm", "processes": [{"name": "decode-0", "host": held.nodes[1]}]})
+    async with executor_in(held, run.path) as here, executor_in(held, other.path) as there:
+        srun, stranger = await unnoticed(here, run), await unnoticed(there, other)
+        if begun:
+            await asyncio.to_thread(wait_until, lambda: len(steps(held)) == 2)
+            sessions.kill_session(srun.pid)
+        assert await asyncio.to_thread(control.stop, run) == ("decode-0",)
+        await asyncio.to_thread(wait_until, lambda: steps(held) == [f"decode-0@{other.path.name}"])
+        await there.executor.kill(stranger)
+
+
+async def unnoticed(place, run):
+    """Start a step as a launch does that is killed before it has noted that."""
+    command = Command(name="decode-0", host=host(place.lab), argv=("sleep", "60"), env={})
+    return await place.executor.start(command, run.log("decode-0"))
 
 
 def steps(lab):
