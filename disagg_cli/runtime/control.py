@@ -23,12 +23,12 @@ from disagg_cli.runtime.elsewhere import (
     ends,
     given_up,
     is_elsewhere,
-    is_there,
     job_that_knows,
     only_there,
     see_to_its_end,
 )
 from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.state import is_there
 from disagg_cli.settings import ON_CPU
 
 STOP_S = ON_CPU.grace + ON_CPU.gone + 6.0
@@ -142,6 +142,7 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
         host = now.state["host"]
         raise LaunchFailed(f"their supervisor on {host} starts them again", fix=f"run `disagg stop` on {host}")
     state = run.read("state.json")
+    job.forget_secrets(run)
     if state["phase"] != "ended":
         reason = given_up(state) if unseen else "stopped after its supervisor had gone"
         run.write("state.json", state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})

@@ -6,21 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from disagg_cli.errors import UsageError
-from disagg_cli.executors import sessions
 from disagg_cli.executors.slurm import client
 from disagg_cli.runtime import job
 from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.state import is_there
 
 LOOK_S = 0.2
 GIVEN_UP = "given up"
 """How the reason begins where a run is taken for ended whose processes nobody here can see."""
 IF_GONE = "if that is gone, `disagg stop --force` writes down that the run has ended"
-
-
-def is_there(state: Mapping[str, Any]) -> bool:
-    """Whether a run's supervisor is a process of this machine, whatever that is called by now."""
-    this_boot = state.get("boot", sessions.boot()) == sessions.boot()
-    return this_boot and sessions.same_process(state["pid"], state["born"])
 
 
 def is_elsewhere(state: Mapping[str, Any]) -> bool:

@@ -17,9 +17,11 @@ from disagg_cli.executors.slurm import client
 from disagg_cli.executors.slurm.client import Job
 from disagg_cli.runtime.logs import indented, tail
 from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.state import is_there
 from disagg_cli.settings import ON_CPU
 
 RECORD = "job.json"
+SCRIPT = "job.sbatch"
 ALLOCATION = "allocation.json"
 TOPOLOGY = "submitted.yaml"
 """The topology as it was submitted, whatever happens to the user's file while the job waits. It may hold secrets: only
@@ -55,8 +57,24 @@ def read_once(folder: Path | None) -> Iterator[None]:
 
 
 def number_of(directory: RunDir) -> str | None:
-    """The Slurm job that supervises a run, if one does."""
-    return directory.read(RECORD).get("job")
+    """The Slurm job that supervises a run, if one does.
+
+    It is looked for by its script where a disagg that was killed while it submitted it had no time to write it down.
+    """
+    if number := directory.read(RECORD).get("job"):
+        return str(number)
+    script, state = directory.path / SCRIPT, directory.read("state.json")
+    if script.exists() and state["phase"] == "pending" and not is_there(state):
+        with contextlib.suppress(LaunchFailed):
+            if number := client.running(script):
+                write_down(directory, number)
+                return number
+    return None
+
+
+def write_down(directory: RunDir, number: str) -> None:
+    """Keep the number of the job that supervises a run."""
+    directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Handle
-from disagg_cli.executors.sessions import boot, born
+from disagg_cli.executors.sessions import boot, born, same_process
 from disagg_cli.runtime import disk
 from disagg_cli.runtime.clock import age
 from disagg_cli.runtime.crash import Crash
@@ -78,6 +78,12 @@ class RunState:
     def age(self, of: "RunState | ProcessState") -> float:
         """Seconds since the run, or one of its processes, entered its phase."""
         return age(of.since, of.clock, self.boot)
+
+
+def is_there(state: Mapping[str, Any]) -> bool:
+    """Whether a run's supervisor is a process of this machine, whatever that is called by now."""
+    this_boot = state.get("boot", boot()) == boot()
+    return this_boot and same_process(state["pid"], state["born"])
 
 
 class Recorder:

@@ -11,14 +11,12 @@ from pathlib import Path
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.executors.slurm import client, script
 from disagg_cli.executors.slurm.options import for_sbatch
-from disagg_cli.runtime.job import ALLOCATION, RECORD, TOPOLOGY, forget_secrets, stop
+from disagg_cli.runtime.job import ALLOCATION, SCRIPT, TOPOLOGY, forget_secrets, stop, write_down
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.topology.slurm import SlurmSpec
 from disagg_cli.topology.written import written_out
-
-SCRIPT = "job.sbatch"
 
 
 def launch_argv(prepared: Prepared, topology: Path, flags: Sequence[str]) -> list[str]:
@@ -51,7 +49,7 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
         with _uninterrupted():  # a job that nobody has written down could not be stopped
             said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=env)
             number = said.strip().partition(";")[0]  # `;CLUSTER` follows on a federation (sbatch(1), --parsable)
-            directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
+            write_down(directory, number)
     except DisaggError as error:
         if number:
             raise _cancelled(directory, number) from None
@@ -96,7 +94,7 @@ def kept(directory: RunDir) -> Iterator[None]:
     number = env["SLURM_JOB_ID"]
     batch_script = env.get("SLURM_TASK_PID") == str(os.getpid()) and "SLURM_STEP_ID" not in env
     if batch_script:
-        directory.write(RECORD, {"schema": "disagg.job/1", "job": number})
+        write_down(directory, number)
     elif client.over(number):
         yield
         return

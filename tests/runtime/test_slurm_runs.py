@@ -87,6 +87,30 @@ def test_ctrl_c_while_it_is_submitted(cluster, monkeypatch):
     assert secrets_in(cluster.run) == []
 
 
+@pytest.mark.parametrize("submitted", [True, False], ids=["its job waits", "it has no job yet"])
+def test_a_launch_that_is_killed_while_it_submits(cluster, monkeypatch, submitted):
+    """A job whose number nobody has noted is found by its script; one that comes later finds nothing to run."""
+    (slow := cluster.folder / "bin" / "sbatch").parent.mkdir()
+    submit, asked = f"{shutil.which('sbatch')} --begin=now+{3600 * submitted} $@", f"touch {slow}.asked"
+    order = f"{submit}; {asked}" if submitted else f"{asked}; sleep 3; {submit}"
+    slow.write_text(f"#!/bin/sh\n{order}; sleep 5\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
+    wait_until(slow.with_suffix(".asked").exists, 30)
+    launch.kill()
+    launch.wait(10)
+    if submitted:
+        assert json.loads(cluster.disagg("status", "--json").stdout)["waiting_for"] == "Slurm (BeginTime)"
+    assert cluster.disagg("stop").returncode == 0
+    assert cluster.state["phase"] == "ended"
+    assert secrets_in(cluster.run) == []
+    if not submitted:
+        log = cluster.run / "launch.log"
+        wait_until(lambda: log.exists() and "no such file" in log.read_text(), 60)
+    cluster.nothing_left()
+
+
 def test_ctrl_c_twice_cancels_the_job(cluster):
     launch = cluster.launch(cluster.topology())
     cluster.said("router  http://")

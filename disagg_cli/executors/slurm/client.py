@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from disagg_cli.errors import LaunchFailed, UsageError
 
@@ -85,6 +86,12 @@ def job(number: str) -> Job | None:
         if found == number:
             return Job(id=found, state=state, reason=reason, nodes=nodes)
     return None
+
+
+def running(script: Path) -> str | None:
+    """The job of this user that runs this batch script, or will."""
+    jobs = [line.partition("|") for line in ask("squeue", "--me", "--noheader", "--format=%A|%o").splitlines()]
+    return min((number for number, _, command in jobs if command == str(script)), key=int, default=None)
 
 
 def preempted(number: str) -> bool:
