@@ -29,11 +29,11 @@ def attach(
     try:
         show_attached(Follower(directory), console(as_json=as_json))
     except Interrupted:
-        if directory.read("state.json").get("phase") == "ended":
+        if directory.state().get("phase") == "ended":
             raise
         name = directory.path.name
         raise Interrupted(f"detached from {name}, which goes on", fix=f"disagg stop --run {name} ends it") from None
-    state = directory.read("state.json")
+    state = directory.state()
     if state["exit_code"]:
         raise job.ended(directory, state)
     if as_json:

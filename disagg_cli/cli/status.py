@@ -41,8 +41,14 @@ def ps(
 
     cleaned = listing.clean() if clean else ()
     found = listing.runs(ended=ended)
-    document = {"schema": "disagg.ps/1", "runs": [one.document() for one in found], "cleaned": list(cleaned)}
-    show(runs_table(found, cleaned), document, as_json=as_json)
+    unreadable = listing.unreadable()
+    document = {
+        "schema": "disagg.ps/1",
+        "runs": [one.document() for one in found],
+        "cleaned": list(cleaned),
+        "unreadable": list(unreadable),
+    }
+    show(runs_table(found, cleaned, unreadable), document, as_json=as_json)
     if any(one["error"] for one in cleaned):
         raise typer.Exit(LaunchFailed.exit_code)
 

@@ -40,7 +40,7 @@ def submitted(prepared: Prepared, flags: list[str], out: Console, *, detach: boo
     try:
         for event in follower.until("serving", "ended"):
             out.print(event["text"], markup=False)
-        if serves := directory.read("state.json")["phase"] == "serving":
+        if serves := directory.state()["phase"] == "serving":
             out.print(where_everything_is(directory))
         for event in () if detach else follower.until("ended"):
             out.print(event["text"], markup=False)

@@ -79,13 +79,17 @@ def _phases(status: Status) -> list[str]:
     return [status.phase, *(process["phase"] for process in status.state["processes"])]
 
 
-def runs_table(runs: Sequence[Listed], cleaned: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The table of `disagg ps`, and what `--clean` has done."""
+def runs_table(
+    runs: Sequence[Listed], cleaned: Sequence[Mapping[str, Any]], unreadable: Sequence[str] = ()
+) -> RenderableType:
+    """The table of `disagg ps`, what `--clean` has done, and which runs cannot be told of."""
     done = [Text(_cleaned(one)) for one in cleaned]
+    odd = [Text(one, style="bold red") for one in unreadable]
     if not runs:
-        return Group(*done, Text("no run is going on; `disagg ps --all` also lists those that have ended"))
+        return Group(*done, Text("no run is going on; `disagg ps --all` also lists those that have ended"), *odd)
     table = Table(box=None, pad_edge=False)
-    for heading in ("run", "phase", "for", "supervisor", "processes", "ports"):
+    table.add_column("run", no_wrap=True)  # whole, as --run wants it
+    for heading in ("phase", "for", "supervisor", "processes", "ports"):
         table.add_column(heading)
     for one in runs:
         status, state = one.status, one.status.state
@@ -102,7 +106,7 @@ def runs_table(runs: Sequence[Listed], cleaned: Sequence[Mapping[str, Any]]) -> 
         )
     stale = [one for one in runs if one.stale]
     hint = [Text("`disagg ps --clean` ends what is left of lost runs")] if stale else []
-    return Group(*done, table, *hint)
+    return Group(*done, table, *hint, *odd)
 
 
 def _cleaned(one: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from disagg_cli.runtime.elsewhere import (
     only_there,
     see_to_its_end,
 )
-from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.rundir import RunDir, event
 from disagg_cli.runtime.state import is_there
 from disagg_cli.settings import ON_CPU
 
@@ -84,7 +84,7 @@ class Status:
 
 def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     """Read what a run is doing. look: how to look at one in a Slurm job, where that is not to be asked every time."""
-    state = run.read("state.json")
+    state = run.state()
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
     if number := job_that_knows(run, state):
@@ -102,7 +102,7 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
 
 def watcher(run: RunDir) -> Callable[[], Status]:
     """How to read again and again what a run is doing, without asking Slurm each time."""
-    number = job_that_knows(run, run.read("state.json"))
+    number = job_that_knows(run, run.state())
     return partial(status, run, job.Lookout(run, number) if number else None)
 
 
@@ -141,7 +141,7 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
     if leftovers and now.elsewhere and not ends(run, within=HEARD_S) and asyncio.run(_end_leftovers(run)):
         host = now.state["host"]
         raise LaunchFailed(f"their supervisor on {host} starts them again", fix=f"run `disagg stop` on {host}")
-    state = run.read("state.json")
+    state = run.state()
     job.forget_secrets(run)
     if state["phase"] != "ended":
         reason = given_up(state) if unseen else "stopped after its supervisor had gone"
@@ -205,7 +205,7 @@ def _unsure(lost: Mapping[str, LaunchFailed]) -> LaunchFailed:
 
 def _note_gone(run: RunDir, names: set[str]) -> None:
     """Put on record that nothing is left of these processes. A disk that is full only has them looked for again."""
-    state = run.read("state.json")
+    state = run.state()
     for process in state["processes"]:
         process["gone"] = process.get("gone", False) or process["name"] in names
     if names:
@@ -336,7 +336,7 @@ def end_detached(run: RunDir, child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         sessions.kill_session(child.pid)
         child.wait(KILL_S)
-    if run.read("state.json"):
+    if run.state():
         stop(run)
 
 
@@ -347,8 +347,8 @@ def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterato
         code = child.poll()
         if events.exists():
             text, place = _new_text(events, place)
-            yield from (str(json.loads(line)["text"]) for line in text.splitlines())
-        if run.read("state.json").get("phase") == "serving":
+            yield from (str(event(line)["text"]) for line in text.splitlines())
+        if run.state().get("phase") == "serving":
             return
         if code is not None:
             raise _ended_early(run, code)
@@ -356,13 +356,13 @@ def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterato
 
 
 def _ended_early(run: RunDir, code: int) -> DisaggError:
-    reason = run.read("state.json").get("reason") or _new_text(run.path / "launch.log", 0, unfinished=True)[0].strip()
+    reason = run.state().get("reason") or _new_text(run.path / "launch.log", 0, unfinished=True)[0].strip()
     return kind_of(code)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
 
 
 def summary(run: RunDir) -> dict[str, Any]:
     """How a run stands, in one document: what `launch --json` prints."""
-    state = run.read("state.json")
+    state = run.state()
     keys = ("run", "name", "url", "phase", "exit_code", "reason")
     return {
         "schema": "disagg.launch/1",

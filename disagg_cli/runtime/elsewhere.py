@@ -52,7 +52,7 @@ def see_to_its_end(run: RunDir, state: Mapping[str, Any], *, within: float, forc
             f"{run.path.name} is supervised on {host}",
             fix=f"run `disagg stop` on {host}; if that is gone, `disagg stop --force` ends the processes from here",
         )
-    if only_there(run) and run.read("state.json")["phase"] != "ended" and (around or not force):
+    if only_there(run) and run.state()["phase"] != "ended" and (around or not force):
         there = f"end its Slurm job: scancel {around.job}" if around else IF_GONE
         raise UsageError(
             f"the processes of {run.path.name} run on {host}, and only there they can be ended",
@@ -63,7 +63,7 @@ def see_to_its_end(run: RunDir, state: Mapping[str, Any], *, within: float, forc
 def ends(run: RunDir, *, within: float) -> bool:
     """Wait until a run's supervisor has said that it has ended; whether it has."""
     deadline = time.monotonic() + within
-    while run.read("state.json")["phase"] != "ended":
+    while run.state()["phase"] != "ended":
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK_S)

@@ -1,13 +1,12 @@
 """What happens in a run, told to somebody elsewhere: from its files, and from Slurm where that supervises it."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from disagg_cli.errors import DisaggError, LaunchFailed
 from disagg_cli.runtime import control, job
-from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.rundir import RunDir, event
 
 LOOK_S = 0.2
 """Between two looks at the run's files."""
@@ -64,4 +63,4 @@ class Follower:
                 events.seek(self._place)
                 whole = [line for line in events if line.endswith(b"\n")]
             self._place += sum(map(len, whole))
-            yield from map(json.loads, whole)
+            yield from map(event, whole)

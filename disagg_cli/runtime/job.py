@@ -63,7 +63,7 @@ def number_of(directory: RunDir) -> str | None:
     """
     if number := directory.read(RECORD).get("job"):
         return str(number)
-    script, state = directory.path / SCRIPT, directory.read("state.json")
+    script, state = directory.path / SCRIPT, directory.state()
     if script.exists() and state["phase"] == "pending" and not is_there(state):
         with contextlib.suppress(LaunchFailed):
             if number := client.running(script):
@@ -116,13 +116,13 @@ class Now:
 
 def look(directory: RunDir, number: str) -> Now:
     """What a run and its job are doing."""
-    state = directory.read("state.json")  # first: what ends between the two looks has been written by the second
+    state = directory.state()  # first: what ends between the two looks has been written by the second
     if state.get("phase") == "ended":
         return Now(state=state, job=None)
     now = look_at(number)
     if not now.supervised:  # whoever would have read it is gone, and may never have come to it
         forget_secrets(directory)
-    return replace(now, state=directory.read("state.json") if now.job is None or now.job.ended else state)
+    return replace(now, state=directory.state() if now.job is None or now.job.ended else state)
 
 
 def look_at(number: str) -> Now:
@@ -145,7 +145,7 @@ class Lookout:
     def __call__(self) -> Now:
         """What the run and its job are doing, as far as that is known."""
         if time.monotonic() - self._asked < ASK_S:
-            return replace(self._job, state=self._directory.read("state.json"))
+            return replace(self._job, state=self._directory.state())
         self._asked = time.monotonic()
         self._job = look(self._directory, self._number)
         return self._job
@@ -164,7 +164,7 @@ def raise_failure(directory: RunDir, number: str) -> None:
     Both have said their last word once the job is over. Where Slurm says nothing, disagg's word stands.
     """
     _wait(number, CANCEL_S)
-    state = directory.read("state.json")
+    state = directory.state()
     if state["exit_code"]:
         raise ended(directory, state)
     job = look_at(number).job
@@ -207,7 +207,7 @@ def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
         if not _wait(number, CANCEL_S):
             client.job(number)  # says so where Slurm does not answer
             raise LaunchFailed(f"Slurm job {number} does not end", fix=f"scancel {number}; squeue -j {number}")
-    now = Now(state=directory.read("state.json"), job=look_at(number).job)
+    now = Now(state=directory.state(), job=look_at(number).job)
     if now.state.get("phase") != "ended":
         lost(directory, number, now, Interrupted if waited or at_once else None)
 

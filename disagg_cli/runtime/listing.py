@@ -1,5 +1,6 @@
 """All runs at once: which serve, which have lost their supervisor, and how to clear those away."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,17 @@ def runs(*, ended: bool) -> tuple[Listed, ...]:
     return tuple(one for one in found if ended or one.status.phase != "ended")
 
 
+def unreadable() -> tuple[str, ...]:
+    """Of each run whose state cannot be read, what is wrong with it."""
+    said = []
+    for run in _folders():
+        try:
+            run.state()
+        except UsageError as error:
+            said.append(error.what)
+    return tuple(sorted(said))
+
+
 def clean() -> tuple[dict[str, Any], ...]:
     """End what stale runs have left running; their records stay. Return what was done, run by run."""
     done = []
@@ -79,8 +91,10 @@ def clean() -> tuple[dict[str, Any], ...]:
 
 
 def _all() -> Iterator[Listed]:
-    for path in (rundir.home() / "runs").glob("*"):
-        try:
-            yield Listed(run=RunDir(path), status=control.status(RunDir(path)))
-        except (UsageError, ValueError, KeyError):
-            continue  # a folder without a state: a launch that has not begun, or none of ours
+    for run in _folders():
+        with contextlib.suppress(UsageError):  # without a state: a launch that has not begun, or none of ours
+            yield Listed(run=run, status=control.status(run))
+
+
+def _folders() -> Iterator[RunDir]:
+    return map(RunDir, (rundir.home() / "runs").glob("*"))

@@ -1,6 +1,7 @@
 """The directory of a run: what was planned, what was started, what happened. Nothing in it is needed to stop a run but
 state.json."""
 
+import contextlib
 import errno
 import json
 import os
@@ -17,6 +18,10 @@ import platformdirs
 from disagg_cli.errors import UsageError
 
 HOME = "DISAGG_HOME"
+STATE_SCHEMA = "disagg.state/1"
+STATE_KEYS = ("name", "url", "phase", "since", "started", "pid", "born", "waiting_for", "exit_code", "reason")
+PROCESS_KEYS = ("name", "role", "url", "log", "phase", "since", "pid")
+"""What every state.json has had. What came later is read with a default."""
 NO_RUN = UsageError("there is no run yet", fix="start one: disagg launch configs/1p2d-cpu.yaml")
 
 
@@ -51,12 +56,32 @@ class RunDir:
             raise
 
     def read(self, name: str) -> dict[str, Any]:
-        """Read a JSON file of the run; empty if it is not there."""
+        """Read a JSON file of the run; empty if it is not there. UsageError if it is damaged."""
         try:
-            document: dict[str, Any] = json.loads((self.path / name).read_text())
+            document = json.loads((self.path / name).read_bytes())
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise self._damaged(name, str(error)) from None
+        if not isinstance(document, dict):
+            raise self._damaged(name, "it is no document")
         return document
+
+    def state(self) -> dict[str, Any]:
+        """What state.json tells; empty if it is not there. UsageError if it is damaged, or of another disagg."""
+        state = self.read("state.json")
+        if state and state.get("schema") != STATE_SCHEMA:
+            raise self._damaged("state.json", f"its schema is {state.get('schema')}, and not {STATE_SCHEMA}")
+        if missing := _missing(state) if state else ():
+            raise self._damaged("state.json", f"it lacks {', '.join(missing)}")
+        return state
+
+    def _damaged(self, name: str, why: str) -> UsageError:
+        return UsageError(
+            f"{name} of {self.path.name} cannot be read: {why}",
+            where=str(self.path / name),
+            fix="end by hand what still runs of it, and take its folder away",
+        )
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Append one line to a JSON-lines file: all of it, or, where the disk is full, nothing of it and OSError."""
@@ -66,6 +91,24 @@ class RunDir:
             if file.write(line) < len(line):
                 file.truncate(before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / name))
+
+
+def _missing(state: Mapping[str, Any]) -> list[str]:
+    """Keys that are not in a state, and nobody could do without."""
+    processes = state.get("processes")
+    if not isinstance(processes, list) or not all(isinstance(one, dict) for one in processes):
+        return ["processes"]
+    lost = [key for key in STATE_KEYS if key not in state]
+    return lost + sorted({f"{key} of a process" for key in PROCESS_KEYS for one in processes if key not in one})
+
+
+def event(line: str | bytes) -> dict[str, Any]:
+    """An event by its line of events.jsonl; by a line that is damaged, one that says so."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) and "text" in found else {"text": "(a line of events.jsonl is damaged)"}
 
 
 def home() -> Path:
@@ -92,20 +135,18 @@ def create_eval(name: str) -> Path:
 
 
 def _new_folder(parent: Path, name: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for attempt in range(1000):
+            path = parent / (f"{name}-{stamp}" if attempt == 0 else f"{name}-{stamp}-{attempt}")
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                return path
     except OSError as error:
         raise UsageError(
             f"cannot write to {parent}: {error.strerror}", fix=f"set {HOME} to a folder of yours"
         ) from None
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for attempt in range(1000):
-        path = parent / (f"{name}-{stamp}" if attempt == 0 else f"{name}-{stamp}-{attempt}")
-        try:
-            path.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return path
     raise UsageError(f"cannot make a new folder in {parent}")
 
 
@@ -143,7 +184,7 @@ class Serving:
 def serving() -> Serving:
     """The current run. UsageError if there is no run, or if it does not serve."""
     run = current()
-    state = run.read("state.json")
+    state = run.state()
     if state.get("phase") not in ("serving", "evaluating"):
         raise UsageError(
             f"the last run does not serve (it is {state.get('phase', 'unknown')})", fix="launch one, or give --url"

@@ -16,7 +16,7 @@ from disagg_cli.runtime import disk
 from disagg_cli.runtime.clock import age
 from disagg_cli.runtime.crash import Crash
 from disagg_cli.runtime.phases import Phase, RunPhase, may_follow, run_may_follow
-from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.rundir import STATE_SCHEMA, RunDir
 
 MOST_UNWRITTEN = 10_000
 """Events that wait for space on a full disk; older ones are lost."""
@@ -188,7 +188,7 @@ class Recorder:
         """Write state.json."""
         document = asdict(self.state)
         document["processes"] = list(document["processes"].values())
-        self.directory.write("state.json", {"schema": "disagg.state/1", **document})
+        self.directory.write("state.json", {"schema": STATE_SCHEMA, **document})
 
     def _write_all(self) -> None:
         while self._unwritten:

@@ -124,7 +124,7 @@ def _taken_away(number: str, error: DisaggError | None) -> DisaggError | None:
 
 def _noted(directory: RunDir, error: DisaggError) -> DisaggError:
     """The error, which stands in the run's record as its end."""
-    state = directory.read("state.json")
+    state = directory.state()
     end = {"phase": "ended", "exit_code": error.exit_code, "reason": error.what}
     if not end.items() <= state.items():
         directory.write("state.json", state | end)

@@ -120,11 +120,25 @@ def test_ps(home):
     assert "disagg ps --clean" in out
 
 
+def test_ps_on_a_narrow_screen_names_runs_in_full(home, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    run = a_run(*map(process, ("prefill-0", "decode-0")), name="a-topology-with-a-longer-name").state.run
+    assert run in disagg("ps").stdout
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "attach", "probe", "eval gsm8k"])
+def test_a_run_that_cannot_be_read(home, command):
+    (a_run().directory.path / "state.json").write_text("{")
+    done = disagg(*command.split())
+    assert (done.returncode, done.stderr.startswith("error: state.json of demo-")) == (2, True)
+    assert "state.json of demo-" in disagg("ps").stdout
+
+
 def test_ps_for_a_program(home):
     a_run(process("decode-0"))
     document = json.loads(disagg("ps", "--json").stdout)
     (run,) = document["runs"]
-    assert (document["schema"], document["cleaned"]) == ("disagg.ps/1", [])
+    assert (document["schema"], document["cleaned"], document["unreadable"]) == ("disagg.ps/1", [], [])
     assert (run["name"], run["phase"], run["supervised"], run["stale"]) == ("demo", "starting", True, False)
 
 

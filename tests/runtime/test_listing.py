@@ -72,6 +72,15 @@ def test_a_folder_that_holds_no_run_is_passed_over(home):
     assert names() == ["demo"]
 
 
+def test_a_run_that_cannot_be_read_is_named(home):
+    a_run(name="fine")
+    broken = a_run(name="broken").directory
+    (broken.path / "state.json").write_text("{")
+    assert names(all_of_them=True) == ["fine"]
+    (said,) = listing.unreadable()
+    assert said.startswith(f"state.json of {broken.path.name} cannot be read: ")
+
+
 def test_cleaning_ends_what_is_left_and_keeps_the_record(home):
     with running() as left, running() as supervised:
         stale = a_run(process("decode-0", left.pid), name="stale", supervisor=gone())

@@ -1,5 +1,6 @@
 """Where runs are kept, who may read them, and how they are found again."""
 
+import errno
 import json
 import os
 import resource
@@ -8,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from runs import a_run, mode
+from runs import a_run, mode, process
 
 from disagg_cli.errors import UsageError
 from disagg_cli.runtime import rundir
-from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.rundir import RunDir, event
 
 
 def test_a_new_run(home):
@@ -108,8 +109,54 @@ def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
     assert caught.value.fix == "set DISAGG_HOME to a folder of yours"
 
 
+def test_a_home_that_can_only_be_read(home, monkeypatch):
+    """Root may write wherever permissions forbid it, but not to a file system that is mounted like this."""
+    rundir.create("demo")
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", read_only)
+    with pytest.raises(UsageError, match=r"cannot write to .*: Read-only file system"):
+        rundir.create("demo")
+
+
 def test_a_file_that_is_not_there_is_empty(tmp_path):
     assert RunDir(tmp_path).read("state.json") == {}
+
+
+DAMAGED = [b"", b'{"schema": "disagg.sta', b"\xff\xfe\x00\n", b"[]", b"null"]
+"""A file after a power cut, on a disk that was full, or written by nobody of ours."""
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_file_that_is_damaged_is_named(tmp_path, content):
+    (tmp_path / "probe.json").write_bytes(content)
+    with pytest.raises(UsageError, match=r"^probe.json of .* cannot be read: ") as caught:
+        RunDir(tmp_path).read("probe.json")
+    assert caught.value.where == str(tmp_path / "probe.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema": "disagg.state/0"}, "its schema is disagg.state/0, and not disagg.state/1"),
+        ({"pid": ...}, "it lacks pid"),
+        ({"processes": {}}, "it lacks processes"),
+        ({"processes": [{"name": "decode-0"}]}, "it lacks log of a process, "),
+    ],
+)
+def test_a_state_of_another_disagg_says_what_is_amiss(home, changes, said):
+    run = a_run(process("decode-0")).directory
+    state = run.state() | changes
+    run.write("state.json", {key: value for key, value in state.items() if value is not ...})
+    with pytest.raises(UsageError, match=f"state.json of .* cannot be read: {said}"):
+        run.state()
+
+
+@pytest.mark.parametrize("line", [b"\x00\x00", b'{"kind": "run"}', b'{"text": "serv', b"7"])
+def test_an_event_whose_line_is_damaged(line):
+    assert event(line) == {"text": "(a line of events.jsonl is damaged)"}
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path):
