@@ -98,4 +98,6 @@ def stop(
         text = f"{directory.path.name} is {document['reason']}"
     elif leftovers:
         text += f"; its supervisor was gone, so these were killed: {', '.join(leftovers)}"
+    if document["phase"] != "ended":
+        text += "; that cannot be written down (a full disk?), so `disagg ps` lists it until it is stopped once more"
     show(text, document, as_json=as_json)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed, UsageError, kind_of
-from disagg_cli.executors import sessions
+from disagg_cli.executors import logfile, sessions
 from disagg_cli.executors.protocol import Executor, Handle, HostLost, Remembers, Site
 from disagg_cli.executors.registry import make
 from disagg_cli.runtime import disk, job, shared_memory
@@ -27,6 +27,7 @@ from disagg_cli.runtime.elsewhere import (
     only_there,
     see_to_its_end,
 )
+from disagg_cli.runtime.phases import ALIVE
 from disagg_cli.runtime.rundir import RunDir, event
 from disagg_cli.runtime.state import is_there
 from disagg_cli.settings import ON_CPU
@@ -39,6 +40,7 @@ HEARD_S = 10.0
 FOLLOW_S = 0.2
 WATCH_S = 0.5
 MOST_AT_ONCE = 4 << 20
+"""Bytes of a log, or of events, that are held at once: a flood has no end, nor may a line have one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +133,7 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
     elif now.supervised and not now.elsewhere:
         if not force:
             sessions.send(now.state["pid"], signal.SIGTERM)
+            sessions.send(now.state["pid"], signal.SIGCONT)  # one that Ctrl-Z has suspended hears nothing before
         if force or not _gone(now.state["pid"], now.state["born"], within=STOP_S):
             sessions.send(now.state["pid"], signal.SIGKILL)
             _gone(now.state["pid"], now.state["born"], within=KILL_S)
@@ -145,7 +148,8 @@ def stop(run: RunDir, *, force: bool = False) -> tuple[str, ...]:
     job.forget_secrets(run)
     if state["phase"] != "ended":
         reason = given_up(state) if unseen else "stopped after its supervisor had gone"
-        run.write("state.json", state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
+        with contextlib.suppress(OSError):  # a disk that is full only has the run listed until there is room
+            run.write("state.json", state | {"phase": "ended", "exit_code": LaunchFailed.exit_code, "reason": reason})
     return leftovers
 
 
@@ -207,7 +211,10 @@ def _note_gone(run: RunDir, names: set[str]) -> None:
     """Put on record that nothing is left of these processes. A disk that is full only has them looked for again."""
     state = run.state()
     for process in state["processes"]:
-        process["gone"] = process.get("gone", False) or process["name"] in names
+        if process["name"] in names and not process.get("gone"):
+            process["gone"] = True
+            if process["phase"] in ALIVE:
+                process |= {"phase": "stopped", "since": time.time(), "clock": time.monotonic()}
     if names:
         with contextlib.suppress(OSError):
             run.write("state.json", state)
@@ -276,32 +283,32 @@ def read_logs(run: RunDir, process: str | None, *, lines: int, follow: bool) -> 
     places: dict[int, int] = {}  # by inode: a process that is started again gets a new log of the same name
     for log in logs_of(run, process):
         found = log.stat()
-        text, places[found.st_ino] = _new_text(log, max(0, found.st_size - MOST_AT_ONCE), most=MOST_AT_ONCE)
+        text, places[found.st_ino] = _new_text(log, max(0, found.st_size - MOST_AT_ONCE), unfinished=not follow)
         yield from ((log.stem, line) for line in text.splitlines()[-lines:] if lines)
-    look = watcher(run)
-    while follow:
-        over = look().over  # asked before the last look, so that no line is missed
+    look = watcher(run) if follow else None
+    while look:
+        over, news = look().over, False  # asked before the last look, so that no line is missed
         for log in logs_of(run, process):
-            found = log.stat()
-            place = min(places.get(found.st_ino, 0), found.st_size)
-            text, places[found.st_ino] = _new_text(log, place, unfinished=over)
+            inode = log.stat().st_ino
+            before = places.get(inode, 0)
+            text, places[inode] = _new_text(log, before, unfinished=over)
             yield from ((log.stem, line) for line in text.splitlines())
-        if over:
+            news = news or places[inode] != before
+        if over and not news:
             return
-        time.sleep(FOLLOW_S)
+        time.sleep(0 if news else FOLLOW_S)
 
 
-def _new_text(log: Path, start: int, *, unfinished: bool = False, most: int = -1) -> tuple[str, int]:
-    """Whole lines after `start`, and where they end; with `unfinished` also a last line that no newline ends.
+def _new_text(log: Path, start: int, *, unfinished: bool = False) -> tuple[str, int]:
+    """Whole lines after `start`, at most MOST_AT_ONCE of them, and where they end.
 
-    What the supervisor has freed of a log that is too long reads as NUL bytes, and is left out.
+    With `unfinished` also a last line that no newline ends; one that is longer than all that counts as a line anyhow.
     """
-    with log.open("rb") as file:
-        file.seek(start)
-        data = file.read(most)
-    if not unfinished:
-        data = data[: data.rfind(b"\n") + 1]
-    return data.replace(b"\0", b"").decode(errors="replace"), start + len(data)
+    data, past, more = logfile.piece(log, start, MOST_AT_ONCE)
+    end = data.rfind(b"\n") + 1
+    if (unfinished and not more) or (more and not end):
+        end = len(data)
+    return data[:end].replace(b"\0", b"").decode(errors="replace"), past - (len(data) - end)
 
 
 def start_detached(
@@ -356,8 +363,11 @@ def follow_until_serving(run: RunDir, child: subprocess.Popen[bytes]) -> Iterato
 
 
 def _ended_early(run: RunDir, code: int) -> DisaggError:
-    reason = run.state().get("reason") or _new_text(run.path / "launch.log", 0, unfinished=True)[0].strip()
-    return kind_of(code)(f"the detached run ended: {reason}", where=str(run.path / "launch.log"))
+    log = run.path / "launch.log"
+    reason = run.state().get("reason") or _new_text(log, 0, unfinished=True)[0].strip()
+    if not reason and disk.room(run.path) < disk.LEAST:
+        reason = f"disk full: {run.path}"
+    return kind_of(code)(f"the detached run ended: {reason}", where=str(log))
 
 
 def summary(run: RunDir) -> dict[str, Any]:

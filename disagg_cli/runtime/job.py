@@ -184,8 +184,9 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
         cancelled = (now.job and now.job.state == "CANCELLED") or code == -signal.SIGTERM
         kind = Interrupted if cancelled else kind_of(code)
     state = dict(now.state) | {"phase": "ended", "exit_code": kind.exit_code, "reason": what}
-    directory.write("state.json", state)
-    directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
+    with contextlib.suppress(OSError):  # a disk that is full keeps nobody from being told
+        directory.write("state.json", state)
+        directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
     forget_secrets(directory)
     log = directory.path / "launch.log"
     said = tail(log, 5) if log.exists() else "(it has not started)"

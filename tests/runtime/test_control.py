@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 import subprocess
 import sys
@@ -107,6 +108,32 @@ def test_stop_asks_the_supervisor(home):
     with running() as supervisor:
         assert control.stop(a_run(supervisor=supervisor.pid).directory) == ()
         assert supervisor.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.timeout(20)
+def test_stop_wakes_a_supervisor_that_ctrl_z_has_suspended(home):
+    with running() as supervisor:
+        run = a_run(supervisor=supervisor.pid).directory
+        supervisor.send_signal(signal.SIGSTOP)
+        control.stop(run)
+        assert supervisor.wait(1) == -signal.SIGTERM
+
+
+def test_stop_where_nothing_can_be_written(home, monkeypatch):
+    """The disk is full: what runs is ended, and the run listed until there is room."""
+    with running() as worker:
+        run = a_run(process("decode-0", worker.pid), supervisor=gone()).directory
+
+        def no_room(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as full:
+            full.setattr("pathlib.Path.rename", no_room)
+            assert control.stop(run) == ("decode-0",)
+        assert worker.wait(1) == -signal.SIGKILL
+    assert control.status(run).phase == "lost"
+    control.stop(run)
+    assert control.status(run).phase == "ended"
 
 
 def test_stop_does_not_wait_for_ever(home, monkeypatch):
@@ -282,7 +309,9 @@ def test_what_stop_has_ended_is_on_record_as_gone(home):
     with running() as worker:
         run = a_run(process("decode-0", worker.pid, phase="proven"), process("router"), supervisor=gone()).directory
         control.stop(run)
-    assert [one["gone"] for one in control.status(run).state["processes"]] == [True, False]
+    decode, router = control.status(run).state["processes"]
+    assert (decode["gone"], decode["phase"]) == (True, "stopped")
+    assert (router["gone"], router["phase"]) == (False, "waiting")
 
 
 @pytest.fixture
@@ -304,6 +333,15 @@ def test_all_logs(logged):
 
 def test_the_last_lines_of_one_log(logged):
     assert list(logs(logged, "decode-0", lines=2)) == [("decode-0", "decode-0 3"), ("decode-0", "decode-0 4")]
+
+
+def test_the_last_line_is_shown_although_no_newline_ends_it(logged):
+    """Often it is the one that tells what a process died of."""
+    append(logged, "decode-0", "terminate called without an active exception")
+    assert [line for _, line in logs(logged, "decode-0", lines=2)] == [
+        "decode-0 4",
+        "terminate called without an active exception",
+    ]
 
 
 def test_no_lines(logged):
@@ -337,6 +375,33 @@ def test_following_to_the_end(logged, monkeypatch):
     append(logged, "decode-0", "last\n")
     logged.run_phase("ended")
     assert [line for _, line in follow] == ["last"]
+
+
+def test_following_a_line_that_has_no_end(logged, monkeypatch):
+    """It comes in pieces, and no more than one is held."""
+    monkeypatch.setattr(control, "FOLLOW_S", 0.001)
+    monkeypatch.setattr(control, "MOST_AT_ONCE", 100)
+    follow = logs(logged, "decode-0", lines=1, follow=True)
+    next(follow)
+    append(logged, "decode-0", "x" * 250)
+    pieces = [next(follow)[1] for _ in range(2)]
+    logged.run_phase("ended")
+    assert [len(piece) for piece in [*pieces, *(line for _, line in follow)]] == [100, 100, 50]
+
+
+def test_following_a_log_whose_middle_was_dropped(logged, monkeypatch):
+    """As long as the hole may be, nothing of it is read."""
+    monkeypatch.setattr(control, "FOLLOW_S", 0.001)
+    follow = logs(logged, "decode-0", lines=1, follow=True)
+    next(follow)
+    with logged.directory.log("decode-0").open("r+b") as log:
+        log.seek(1 << 40)
+        log.write(b"after it\n")
+    logged.run_phase("ended")
+    assert [line for _, line in follow if line] == [
+        "disagg: 1048575 MiB of this log were dropped before anybody could fetch them",
+        "after it",
+    ]
 
 
 def test_following_a_log_that_comes_later(logged, monkeypatch):
