@@ -245,7 +245,8 @@ class Supervisor:
             cause=cause,
             line=line,
         )
-        self.recorder.crashed(crash)
+        with contextlib.suppress(LaunchFailed):  # a record that cannot be written hides no death
+            self.recorder.crashed(crash)
         return crash
 
     def _tidy(self) -> None:

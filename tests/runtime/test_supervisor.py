@@ -1,6 +1,7 @@
 """The processes of a run, with real ones: who died, who is healthy, and that all of them end."""
 
 import asyncio
+import errno
 import socket
 import sys
 import time
@@ -14,7 +15,8 @@ from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
-from disagg_cli.runtime.supervisor import Supervisor, in_words
+from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.supervisor import ProcessDied, Supervisor, in_words
 from disagg_cli.settings import Timeouts
 from disagg_cli.topology.deployment import Host, Ports, Share, Worker
 
@@ -150,6 +152,18 @@ async def test_watch_names_who_died_with_its_last_lines(supervised):
         assert caught.value.what == "decode-0 died: exit code 3\ncause: unknown\n  | the reason"
         assert caught.value.where == str(run.recorder.directory.log("decode-0"))
         assert (run.phase("decode-0"), run.phase("prefill-0")) == ("failed", "starting")
+
+
+async def test_a_death_is_told_although_it_cannot_be_written_down(supervised, monkeypatch):
+    async with supervised() as run:
+        await run.start(command("decode-0", "print('the reason'); raise SystemExit(3)"))
+
+        def read_only(*_):
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(RunDir, "append", read_only)
+        with pytest.raises(ProcessDied, match="decode-0 died: exit code 3"):
+            await run.supervisor.watch()
 
 
 async def test_watch_names_the_signal(supervised):
