@@ -15,6 +15,9 @@ MOST_TAIL = 64 * 1024
 WIDEST = 200
 KEPT_OF_A_LINE = 4096
 
+STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+"""What colours a terminal, clears it or names its window (ECMA-48: control sequences and operating system commands)."""
+
 NOISE = re.compile(
     r"^\s*[\^~]+\s*$"  # under a line of a traceback
     r"|^\s+(\[-|\{\S+,|--)|^usage: "  # argparse repeats all its flags before it says what is wrong
@@ -90,8 +93,9 @@ def last_lines(text: str, most: int) -> list[str]:
     """The last lines that say something: no requests, no list of a hundred settings, none twice in a row."""
     kept: list[str] = []
     for line in reversed(text.splitlines()):
-        shown = _cut(line.rstrip())
-        if shown and not NOISE.search(line) and shown not in kept[-1:]:
+        plain = _plain(line)
+        shown = _cut(plain.rstrip())
+        if shown and not NOISE.search(plain) and shown not in kept[-1:]:
             kept.append(shown)
             if len(kept) == most:
                 break
@@ -111,6 +115,12 @@ def read(path: Path, start: int, length: int) -> bytes:
             return file.read(length)
     except OSError:
         return b""
+
+
+def _plain(line: str) -> str:
+    """A line without what would steer the terminal that it is shown on."""
+    plain = STEERING.sub("", line).expandtabs()
+    return plain if plain.isprintable() else "".join(one for one in plain if one.isprintable())
 
 
 def _cut(line: str) -> str:

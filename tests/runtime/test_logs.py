@@ -28,6 +28,12 @@ def test_a_long_line_is_cut_and_says_how_long_it_is(log):
     assert tail(log) == "x" * 200 + " ... (1,000 characters)"
 
 
+def test_nothing_steers_the_terminal(log):
+    """The router's log has colours; whatever a prompt holds may be logged."""
+    log.write_bytes(b"\x1b[2J\x1b]0;name\x07\x1b[31mred\x1b[0m\tand \x9b2J\r\x08\xff\n\x1b[0m\n")
+    assert tail(log) == "red     and \ufffd2J\n\ufffd"
+
+
 def test_lines_that_say_nothing_are_left_out():
     text = """[2026-01-01 00:00:00] server_args={'model_path': '/m', 'tokenizer_path': '/m'}
 [2026-01-01 00:00:01] INFO:     127.0.0.1:35942 - "GET /health HTTP/1.1" 200 OK
