@@ -1,5 +1,6 @@
 """The command tree, and the one place where an error becomes a sentence and an exit code."""
 
+import os
 import signal
 import sys
 import traceback
@@ -80,8 +81,16 @@ def _interrupt(signum: int, _frame: FrameType | None) -> NoReturn:
     raise Interrupted(f"interrupted by {signal.Signals(signum).name}")
 
 
+def _open_streams() -> None:
+    """Let what was closed (`>&-`) lead nowhere: Python has no stream for it, and takes the next file in its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    _open_streams()
     for signum in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _interrupt)

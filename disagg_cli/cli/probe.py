@@ -28,7 +28,7 @@ def probe(
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.reprobe import Round, probe_run
 
-    out, numbers = console(as_json=as_json), count(1)
+    out, numbers = console(as_json=as_json, lasting=True), count(1)
 
     def done(one: Round) -> None:
         if times > 1:

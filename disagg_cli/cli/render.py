@@ -1,6 +1,5 @@
 """`disagg render`: what a launch would submit or start, as text."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ def render(
     as_json: Json = False,
 ) -> None:
     """Print the sbatch script of a topology, or the commands that other executors would run."""
-    from disagg_cli.console.sink import write_json
+    from disagg_cli.console.sink import write_json, write_text
     from disagg_cli.runtime.prepare import prepare
     from disagg_cli.runtime.submission import rendered
     from disagg_cli.topology.loading import with_executor
@@ -34,4 +33,4 @@ def render(
     if as_json:
         write_json({"schema": "disagg.render/1", "executor": prepared.deployment.executor, "text": text})
     else:
-        sys.stdout.write(text)
+        write_text(text)

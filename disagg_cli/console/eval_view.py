@@ -57,12 +57,14 @@ class _Lines:
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _BETWEEN_LINES_S
+        self._out = console(as_json=True, lasting=True)
 
     def __call__(self, now: Progress) -> None:
         if now.done < now.planned and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _BETWEEN_LINES_S
-        sys.stderr.write(f"gsm8k {now.done}/{now.planned} {now.elapsed_s:.0f}s {_standing(now)}\n")
+        line = f"gsm8k {now.done}/{now.planned} {now.elapsed_s:.0f}s {_standing(now)}"
+        self._out.print(line, markup=False, soft_wrap=True)
 
 
 def _standing(now: Progress) -> str:

@@ -73,8 +73,13 @@ def show(human: RenderableType, document: Mapping[str, Any], *, as_json: bool) -
 
 def write_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document on stdout."""
+    write_text(json.dumps(document, indent=2) + "\n")
+
+
+def write_text(text: str) -> None:
+    """Print text on stdout as it is."""
     out = _lasting(sys.stdout)
-    out.write(json.dumps(document, indent=2) + "\n")
+    out.write(text)
     out.flush()
 
 

@@ -110,6 +110,14 @@ def test_a_signal_ends_a_command_with_130(home, signum):
     assert stderr == f"error: interrupted by {signal.Signals(signum).name}\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("command", "code"), [("models", 0), ("status --run nope", 2)])
+def test_streams_that_are_closed(home, closed, command, code):
+    """As by a daemon that keeps none."""
+    done = subprocess.run(f"{DISAGG} {command} {closed}", shell=True, capture_output=True, timeout=60)
+    assert done.returncode == code
+
+
 def test_a_reader_that_leaves_is_no_internal_error():
     """`disagg plan ... | head -1`."""
     done = subprocess.run(

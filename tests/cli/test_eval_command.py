@@ -51,6 +51,17 @@ def test_one_json_document_on_stdout(server, tmp_path):
     assert result.exit_code == document["exit_code"] == 0
 
 
+def test_a_verdict_outlives_whoever_watched_it(server, tmp_path):
+    """Both streams lead to a pipe that nobody reads any more."""
+    read, write = os.pipe()
+    os.close(read)
+    words = ["eval", "gsm8k", "--url", server.url, "--dataset", "mini", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "disagg_cli", *words], stdout=write, stderr=write, timeout=60)
+    os.close(write)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["answered"] == 40
+
+
 def test_a_bad_score_exits_6(server, tmp_path):
     server.default = says("#### 7")
     result = invoke(server, tmp_path, "--baseline", "0.961")
