@@ -91,15 +91,25 @@ def _open_streams() -> None:
 def main() -> None:
     """Run the command line and leave with its exit code."""
     _open_streams()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            signal.signal(signum, _interrupt)
+    heard = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    for signum in heard:
+        signal.signal(signum, _interrupt)
+    code = _run()
+    for signum in heard:  # nothing is left to be interrupted, and Python's own end would tell of it by a traceback
+        signal.signal(signum, lambda *_: os._exit(code))
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
         if "--debug" in sys.argv:
             traceback.print_exc()
-        sys.exit(_report(error))
+        return _report(error)
+    return 0
 
 
 def _report(error: Exception) -> int:

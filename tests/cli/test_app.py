@@ -110,6 +110,20 @@ def test_a_signal_ends_a_command_with_130(home, signum):
     assert stderr == f"error: interrupted by {signal.Signals(signum).name}\n"
 
 
+def test_a_signal_as_it_leaves_takes_no_exit_code(tmp_path):
+    """Whoever presses Ctrl-C once too often sees no traceback either."""
+    (tmp_path / "late.py").write_text(
+        "import atexit, os, signal\n"
+        "from disagg_cli.cli.app import main\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "late.py", "explain", "nope"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(("command", "code"), [("models", 0), ("status --run nope", 2)])
 def test_streams_that_are_closed(home, closed, command, code):
