@@ -43,6 +43,8 @@ def status_table(status: Status) -> RenderableType:
         heading += ", its supervisor is gone; `disagg stop` ends what is left"
     else:
         heading += f" for {status.age():.0f} s"
+        if status.suspended:
+            heading += f", its supervisor is suspended and sees nothing (`kill -CONT {state['pid']}` wakes it)"
         heading += f", waiting for {state['waiting_for']}" if state["waiting_for"] else ""
     if restarts := state.get("restarts"):
         heading += f"; started again {restarts} time{'s' * (restarts > 1)}"
@@ -94,6 +96,7 @@ def runs_table(
     for one in runs:
         status, state = one.status, one.status.state
         supervisor = str(state["pid"]) if status.supervised else "gone" if one.stale else ""
+        supervisor += ", suspended" if status.suspended else ""
         where = f" on {state['host']}" if status.elsewhere else ""
         where += f", Slurm job {job['id']}" if (job := state.get("job")) else ""
         table.add_row(

@@ -51,6 +51,11 @@ def same_process(pid: int, born_at: float) -> bool:
     return born_at > 0 and abs(born(pid) - born_at) < 1.0 and _runs(pid)
 
 
+def suspended(pid: int) -> bool:
+    """Whether a process was stopped, as by Ctrl-Z, and does nothing until it is continued."""
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
 def leaders_with(variable: str) -> dict[int, str]:
     """Leaders of sessions, of those whose environment may be read here, that were started with a variable: its value.
 

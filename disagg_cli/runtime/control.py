@@ -47,12 +47,14 @@ MOST_AT_ONCE = 4 << 20
 class Status:
     """A run as its state.json tells it, and whether the process that supervises it is still there.
 
-    elsewhere: another machine supervises it, so that only its own word tells. disk: what is wrong with its disk.
+    elsewhere: another machine supervises it, so that only its own word tells. suspended: its supervisor does nothing
+    until it is continued. disk: what is wrong with its disk.
     """
 
     state: dict[str, Any]
     supervised: bool
     elsewhere: bool = False
+    suspended: bool = False
     disk: str = ""
 
     @property
@@ -78,6 +80,7 @@ class Status:
             "schema": "disagg.status/1",
             "phase": self.phase,
             "supervised": self.supervised,
+            "suspended": self.suspended,
             "age_s": round(self.age(), 1),
             "disk": self.disk,
             "processes": [{**one, "age_s": round(self.age(one), 1)} for one in self.state["processes"]],
@@ -92,12 +95,13 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     if number := job_that_knows(run, state):
         now = look() if look else job.look(run, number)
         return Status(state=now.told, supervised=now.supervised, elsewhere=True)
-    elsewhere = is_elsewhere(state)
+    elsewhere, there = is_elsewhere(state), is_there(state)
     full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
     return Status(
         state=state,
-        supervised=elsewhere or is_there(state),
+        supervised=elsewhere or there,
         elsewhere=elsewhere,
+        suspended=there and sessions.suspended(state["pid"]),
         disk=state.get("disk") or (f"disk full: {run.path}" if full else ""),
     )
 

@@ -1,6 +1,7 @@
 """`disagg status`, `ps`, `logs` and `stop`, from another terminal than the launch's."""
 
 import json
+import signal
 import subprocess
 
 import pytest
@@ -32,6 +33,16 @@ def test_status(home):
     assert done.returncode == 0
     assert f"{recorder.state.run}: starting" in done.stdout
     assert "KV proven" in done.stdout
+
+
+def test_a_supervisor_that_is_suspended(home):
+    with subprocess.Popen(SLEEP, start_new_session=True) as supervisor:
+        a_run(process("decode-0"), supervisor=supervisor.pid)
+        supervisor.send_signal(signal.SIGSTOP)
+        said = f"its supervisor is suspended and sees nothing (`kill -CONT {supervisor.pid}` wakes it)"
+        assert said in disagg("status").stdout
+        assert f"{supervisor.pid}, suspended" in disagg("ps").stdout
+        supervisor.kill()
 
 
 def test_status_for_a_program(home):
