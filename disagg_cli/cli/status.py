@@ -91,9 +91,12 @@ def stop(
     from disagg_cli.runtime.elsewhere import GIVEN_UP
 
     directory = rundir.find(run)
+    before = directory.state().get("phase")
     leftovers = control.stop(directory, force=force)
     document = control.summary(directory) | {"schema": "disagg.stop/1", "leftovers": list(leftovers)}
     text = f"{directory.path.name} has ended"
+    if before == "ended" and not leftovers:
+        text = f"{directory.path.name} had ended before; `disagg ps` lists the runs that go on"
     if str(document["reason"]).startswith(GIVEN_UP):
         text = f"{directory.path.name} is {document['reason']}"
     elif leftovers:

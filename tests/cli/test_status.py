@@ -94,7 +94,10 @@ def test_stop_of_a_run_that_has_ended(home):
     recorder = a_run(supervisor=gone())
     recorder.run_phase("ended")
     done = disagg("stop")
-    assert (done.returncode, done.stdout) == (0, f"{recorder.state.run} has ended\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{recorder.state.run} had ended before; `disagg ps` lists the runs that go on\n",
+    )
 
 
 def test_stop_ends_what_outlived_its_supervisor(home):
