@@ -1,5 +1,6 @@
 """The command tree, and the one place where an error becomes a sentence and an exit code."""
 
+import io
 import os
 import signal
 import sys
@@ -86,6 +87,9 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character shows its number
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def main() -> None:
@@ -95,8 +99,8 @@ def main() -> None:
     for signum in heard:
         signal.signal(signum, _interrupt)
     code = _run()
-    for signum in heard:  # nothing is left to be interrupted, and Python's own end would tell of it by a traceback
-        signal.signal(signum, lambda *_: os._exit(code))
+    for signum in heard:  # nothing is left to be interrupted but Python's own end, which would take the exit code
+        signal.signal(signum, signal.SIG_IGN)
     sys.exit(code)
 
 

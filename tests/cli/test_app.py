@@ -132,6 +132,14 @@ def test_streams_that_are_closed(home, closed, command, code):
     assert done.returncode == code
 
 
+def test_a_terminal_that_lacks_a_character(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = subprocess.run(
+        [DISAGG, "plan", "--prefill-tp", "2", "--decode-tp", "1"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, r"NVLink 5 (MNNVL) 2.39 ms \xb7 NVLink 4" in done.stdout) == (0, True)
+
+
 def test_a_reader_that_leaves_is_no_internal_error():
     """`disagg plan ... | head -1`."""
     done = subprocess.run(
