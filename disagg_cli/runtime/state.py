@@ -168,7 +168,18 @@ class Recorder:
             self.event("disk", trouble or "the disk takes record and logs again", full=bool(trouble))
 
     def look_at_disk(self) -> None:
-        """See whether the disk has room. Logs are written by the processes themselves, so nothing else would tell."""
+        """See whether the disk has room. Logs are written by the processes themselves, so nothing else would tell.
+
+        LaunchFailed if the run's directory was removed: no other terminal could find the run any more, or stop it.
+        """
+        try:
+            self.directory.path.stat()
+        except FileNotFoundError:
+            raise LaunchFailed(
+                "the run's record cannot be written: its folder was removed", where=str(self.directory.path)
+            ) from None
+        except OSError:
+            return  # such as a server of files that does not answer now
         if disk.room(self.directory.logs) < disk.LEAST:
             self.disk_trouble(self._full())
         elif self.state.disk and self._written():

@@ -6,6 +6,7 @@ tests/e2e/test_endings.py does the same to real servers where they are the point
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -275,6 +276,16 @@ def test_a_worker_dies_while_the_disk_is_full(small_disk, serving):
     os.kill(pids[0], signal.SIGKILL)
     assert run.process.wait(60) == 4
     assert "error: prefill-0 died: killed by SIGKILL" in run.said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_the_run_directory_is_removed(serving):
+    """Nobody could find what serves any more: it ends, by itself and soon."""
+    run = serving()
+    pids = [process["pid"] for process in run.state["processes"]]
+    shutil.rmtree(run.run)
+    assert run.process.wait(NOTICED_S) == 4
+    assert "error: the run's record cannot be written: its folder was removed" in run.said
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
