@@ -64,7 +64,7 @@ def number_of(directory: RunDir) -> str | None:
     if number := directory.read(RECORD).get("job"):
         return str(number)
     script, state = directory.path / SCRIPT, directory.state()
-    if script.exists() and state["phase"] == "pending" and not is_there(state):
+    if script.exists() and state.get("phase") == "pending" and not is_there(state):
         with contextlib.suppress(LaunchFailed):
             if number := client.running(script):
                 write_down(directory, number)

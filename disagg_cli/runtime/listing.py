@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 from disagg_cli.errors import DisaggError, UsageError
 from disagg_cli.runtime import control, rundir
 from disagg_cli.runtime.control import Status
+from disagg_cli.runtime.elsewhere import only_there
 from disagg_cli.runtime.phases import ALIVE
 from disagg_cli.runtime.rundir import RunDir
+from disagg_cli.runtime.state import is_there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +29,12 @@ class Listed:
 
     @property
     def alive(self) -> int:
-        """How many of its processes are on record as there."""
-        processes = self.status.state["processes"]
-        return sum(process["phase"] in ALIVE and not process.get("gone") for process in processes)
+        """How many of its processes are there: on record, and in fact where that can be seen from here."""
+        state = self.status.state
+        found = [one for one in state["processes"] if one["phase"] in ALIVE and not one.get("gone")]
+        if self.stale and only_there(self.run):
+            found = [one for one in found if is_there({**state, "pid": one["pid"], "born": one.get("born", 0.0)})]
+        return len(found)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -64,6 +64,18 @@ def test_how_many_are_there_and_where_they_listen(home):
     assert (one.alive, one.ports) == (1, (3000, 3001, 3002))
 
 
+def test_how_many_outlived_their_supervisor(home):
+    """Not those on record: the warm parent, say, has ended them."""
+    with running() as worker:
+        a_run(
+            process("prefill-0", worker.pid, phase="proven"),
+            process("decode-0", gone(), born=1.0, phase="proven"),
+            supervisor=gone(),
+        )
+        (one,) = listing.runs(ended=False)
+        assert one.alive == 1
+
+
 def test_a_folder_that_holds_no_run_is_passed_over(home):
     a_run(name="demo")
     (home / "runs" / "x").mkdir()
