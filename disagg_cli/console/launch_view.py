@@ -66,7 +66,9 @@ class LaunchView:
 def _table(state: RunState) -> RenderableType:
     table = process_table("address")
     for process in state.processes.values():
-        table.add_row(process.name, phase_text(process.phase), f"{state.age(process):.0f} s", Text(process.url))
+        table.add_row(
+            process.name, phase_text(process.phase, process.role), f"{state.age(process):.0f} s", Text(process.url)
+        )
     waiting = f"waiting for {state.waiting_for}, " if state.waiting_for else ""
     doing = Text(f"{state.phase}: {waiting}{state.age(state):.0f} s", style="bold")
     return Group(table, doing, *troubles(state.disk))

@@ -24,7 +24,6 @@ COLOURS: Mapping[Phase, str] = {
     "failed": "bold red",
     "stopped": "dim",
 }
-SHOWN: Mapping[Phase, str] = {"proven": "KV proven"}
 
 
 def status_table(status: Status) -> RenderableType:
@@ -34,7 +33,11 @@ def status_table(status: Status) -> RenderableType:
     for process in state["processes"]:
         seconds = f"{status.age(process):.0f} s"
         table.add_row(
-            process["name"], phase_text(process["phase"]), seconds, str(process["pid"] or ""), Text(process["url"])
+            process["name"],
+            phase_text(process["phase"], process["role"]),
+            seconds,
+            str(process["pid"] or ""),
+            Text(process["url"]),
         )
     heading = f"{state['run']}: {status.phase}"
     if status.phase == "ended":
@@ -128,9 +131,10 @@ def process_table(*more: str) -> Table:
     return table
 
 
-def phase_text(phase: Phase) -> str:
-    """A phase in its colour."""
-    return f"[{COLOURS[phase]}]{SHOWN.get(phase, phase)}[/]"
+def phase_text(phase: Phase, role: str) -> str:
+    """The phase of a process in its colour, with what is proven of it."""
+    proven = "answers" if role == "router" else "KV proven"
+    return f"[{COLOURS[phase]}]{proven if phase == 'proven' else phase}[/]"
 
 
 def troubles(disk: str) -> list[Text]:

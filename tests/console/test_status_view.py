@@ -48,6 +48,13 @@ def test_the_status_of_a_run(recorder):
     assert [row.split()[:2] for row in rows] == [["prefill-0", "starting"], ["decode-0", "KV"], ["router", "starting"]]
 
 
+def test_what_is_proven_of_a_process(recorder):
+    recorder.process_phase("decode-0", "proven")
+    recorder.process_phase("router", "proven")
+    rows = text(status_table(control.status(recorder.directory))).splitlines()[-2:]
+    assert [row.split()[1] for row in rows] == ["KV", "answers"]
+
+
 def test_the_status_of_a_run_that_has_ended(recorder):
     recorder.state.exit_code, recorder.state.reason = 4, "decode-0 died: [exit code 1]"
     recorder.run_phase("ended")
