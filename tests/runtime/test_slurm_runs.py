@@ -166,6 +166,19 @@ def test_a_variable_that_would_change_the_job_is_kept_from_sbatch(cluster):
     assert cluster.lab.job(cluster.number)["Requeue"] == "0"
 
 
+def test_variables_that_users_set_for_their_own_eyes(cluster, monkeypatch):
+    """Slurm's commands would take each of them for an option: of a list, of an end, of a step."""
+    wishes = {"SQUEUE_PARTITION": "urgent", "SCANCEL_STATE": "PENDING", "SLURM_LABELIO": "1", "SLURM_HET_SIZE": "2"}
+    for name, value in wishes.items():
+        monkeypatch.setenv(name, value)
+    cluster.serve()
+    assert json.loads(cluster.disagg("status", "--json").stdout)["phase"] == "serving"
+    assert cluster.disagg("stop").returncode == 0
+    for name in wishes:
+        monkeypatch.delenv(name)
+    assert cluster.ended()["reason"] == "stopped"
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_python_that_does_not_run_disagg_on_the_nodes(cluster, there):
     """It is not there, or was made for another kind of machine."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disagg_cli.errors import LaunchFailed, UsageError
+from disagg_cli.executors.slurm.options import undistracted
 
 ANSWER_S = 30.0
 """For one answer of the controller, which may be busy."""
@@ -60,7 +61,7 @@ def ask(*argv: str, env: Mapping[str, str] | None = None) -> str:
     try:
         done = subprocess.run(
             argv,
-            env=dict(os.environ if env is None else env),
+            env=undistracted(os.environ) if env is None else dict(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -159,8 +160,7 @@ def signal_on(node: str, job: str, pid: int, signum: str) -> bool:
 def _on(node: str, job: str, commands: str) -> str:
     """What a shell on a node of a running job says to some commands. LaunchFailed if it, or Slurm, fails."""
     options = (f"--jobid={job}", f"--nodelist={node}", "--job-name=look", "--overlap", "--nodes=1", "--ntasks=1")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
-    return ask("srun", *options, "--mpi=none", "/bin/sh", "-c", commands, env=env)
+    return ask("srun", *options, "--mpi=none", "/bin/sh", "-c", commands)
 
 
 def failure_of(node: str) -> str:

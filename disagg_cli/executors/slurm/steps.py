@@ -21,6 +21,7 @@ from disagg_cli.executors.local import environment, mark, marked, spawn
 from disagg_cli.executors.protocol import UNKNOWN_EXIT, Handle, Site
 from disagg_cli.executors.slurm import client, nodes, srun
 from disagg_cli.executors.slurm.nodes import Node
+from disagg_cli.executors.slurm.options import undistracted
 from disagg_cli.topology import survey
 from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
@@ -129,6 +130,7 @@ class SlurmExecutor:
         async with self._looks:
             child = await asyncio.create_subprocess_exec(
                 *command,
+                env=undistracted(os.environ, in_job=True),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -154,7 +156,9 @@ class SlurmExecutor:
         name = self._step_name(command.name)
         argv = srun.step(node, command.host, name, self._settings, command.argv, command.env)
         token = f"{node.job}/{name}"
-        child = spawn(command.name, argv, environment(command) | mark(log, token), log)
+        env = environment(command)
+        env = undistracted(env, in_job=True) | {key: env[key] for key in command.env}
+        child = spawn(command.name, argv, env | mark(log, token), log)
         self._sruns[child.pid] = child
         born = sessions.born(child.pid)
         return Handle(name=command.name, host=node.name, pid=child.pid, born=born, log=log, token=token)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from disagg_cli.executors.slurm.options import for_sbatch, words
+from disagg_cli.executors.slurm.options import for_sbatch, undistracted, words
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,10 @@ def test_what_the_script_says_wins():
 @pytest.mark.parametrize("name", ["SBATCH_EXCLUSIVE", "SBATCH_NO_KILL", "SBATCH_REQUEUE", "SBATCH_CLUSTERS"])
 def test_what_would_change_the_job_behind_the_scripts_back_does_not(name):
     assert for_sbatch({name: "1", "HOME": "/root"}, "#SBATCH --nodes=3\n") == ({"HOME": "/root"}, [name])
+
+
+def test_variables_that_would_be_taken_for_options_are_left_out():
+    env = {"SLURM_CONF": "/x", "SLURM_JWT": "t", "SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "HOME": "/root"}
+    wishes = {"SQUEUE_PARTITION": "p", "SCANCEL_STATE": "PENDING", "SLURM_NTASKS": "8", "SRUN_EXPORT_ENV": "NONE"}
+    assert undistracted(env | wishes, in_job=True) == env
+    assert undistracted(env | wishes) == {"SLURM_CONF": "/x", "SLURM_JWT": "t", "HOME": "/root"}
