@@ -379,9 +379,10 @@ def test_prefill_and_decode_apart(cluster):
     cluster.ended()
 
 
-def test_inside_an_allocation(cluster):
+@pytest.mark.parametrize("asked", [["--mem=0", f"--gres=gpu:{GPUS}"], ["--gpus=12"], ["-n3", "--gpus-per-task=4"]])
+def test_inside_an_allocation(cluster, asked):
     """From the shell of a salloc, disagg starts steps right away, and leaves the allocation as it was."""
-    done = cluster.salloc("-N3", "--exclusive", "--mem=0", f"--gres=gpu:{GPUS}")
+    done = cluster.salloc("-N3", "--exclusive", *asked)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (cluster.run / "job.json").exists()
     assert cluster.ended()["reason"] == "stopped"

@@ -159,8 +159,8 @@ def signal_on(node: str, job: str, pid: int, signum: str) -> bool:
 
 def _on(node: str, job: str, commands: str) -> str:
     """What a shell on a node of a running job says to some commands. LaunchFailed if it, or Slurm, fails."""
-    options = (f"--jobid={job}", f"--nodelist={node}", "--job-name=look", "--overlap", "--nodes=1", "--ntasks=1")
-    return ask("srun", *options, "--mpi=none", "/bin/sh", "-c", commands)
+    where = (f"--jobid={job}", f"--nodelist={node}", "--job-name=look", "--overlap", "--nodes=1", "--ntasks=1")
+    return ask("srun", *where, "--gres=none", "--mpi=none", "/bin/sh", "-c", commands)
 
 
 def failure_of(node: str) -> str:

@@ -43,8 +43,14 @@ def step(
 
 
 def _gpus(host: Host, settings: SlurmSpec) -> dict[str, Scalar]:
-    """All GPUs of the node, by the option with which the job asks for them."""
+    """All GPUs of the node, by the option with which the job asks for them.
+
+    Where the deployment has none, a step of an allocation of somebody's would ask for the GPUs of all its nodes
+    together (salloc --gpus), which no node has.
+    """
     how = settings.part(host.group).gpus if settings.apart else settings.gpus
-    if not host.gpus or how == "none":
+    if not host.gpus:
+        return {"gres": "none"}
+    if how == "none":
         return {}
     return {"gpus-per-node": host.gpus} if how == "gpus-per-node" else {"gres": f"gpu:{host.gpus}"}
