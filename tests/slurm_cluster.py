@@ -11,6 +11,7 @@ from cheap_python import cheap_python
 from deployments import SMALLEST
 from waiting import wait_until
 
+SECRET = "planted-0f3a9c"
 DISAGG = [sys.executable, "-m", "disagg_cli"]
 
 
@@ -47,7 +48,8 @@ class Cluster:
     def launch(self, file, *flags):
         """Launch a run that is followed in the background."""
         with (self.folder / "out").open("wb") as out:
-            return subprocess.Popen([*DISAGG, "launch", str(file), *flags], stdout=out, stderr=out)
+            argv = [*DISAGG, "launch", str(file), *flags]
+            return subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True)
 
     def launch_in(self, *allocation):
         """The same, in an allocation."""
@@ -112,3 +114,9 @@ class Cluster:
     def nothing_left(self):
         wait_until(lambda: not self.lab.jobs(), 30)
         wait_until(lambda: not self.lab.processes(), 10)
+
+
+def secrets_in(folder):
+    """The files below that have the secret in them."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if SECRET.encode() in path.read_bytes()]

@@ -36,8 +36,8 @@ def submitted(prepared: Prepared, flags: list[str], out: Console, *, detach: boo
     evaluation.check(prepared)
     directory = rundir.create(prepared.deployment.name)
     number = submit(prepared, directory, flags)
-    follower = Follower(directory)
     try:
+        follower = Follower(directory)
         for event in follower.until("serving", "ended"):
             out.print(event["text"], markup=False)
         if serves := directory.state()["phase"] == "serving":

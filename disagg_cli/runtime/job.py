@@ -196,8 +196,13 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
 def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
     """Ask disagg in the job to end the run, unless that is to be at once; then cancel the job, if it is still there.
 
-    LaunchFailed if Slurm does not end it, or does not answer.
+    LaunchFailed if Slurm does not end it, or does not answer. Who wants it at once may signal once more before it is
+    over, and nobody else would cancel the job then: so that comes first.
     """
+    if at_once:
+        with uninterrupted():
+            _scancel(number)
+            forget_secrets(directory)
     now = look(directory, number)
     waited = now.job is not None and now.job.waits
     if now.job and not waited and not at_once:
@@ -211,6 +216,16 @@ def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
     now = Now(state=directory.state(), job=look_at(number).job)
     if now.state.get("phase") != "ended":
         lost(directory, number, now, Interrupted if waited or at_once else None)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals that ask for an end wait while the body runs, also for Slurm's commands that it calls."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _scancel(*what: str) -> None:

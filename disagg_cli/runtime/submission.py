@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.executors.slurm import client, script
 from disagg_cli.executors.slurm.options import for_sbatch
-from disagg_cli.runtime.job import ALLOCATION, SCRIPT, TOPOLOGY, forget_secrets, stop, write_down
+from disagg_cli.runtime.job import ALLOCATION, SCRIPT, TOPOLOGY, forget_secrets, stop, uninterrupted, write_down
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
@@ -46,10 +45,11 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
         _tell(directory, f"kept from sbatch: {', '.join(dropped)}; say under executor.slurm what the job is to ask for")
     number = ""
     try:
-        with _uninterrupted():  # a job that nobody has written down could not be stopped
+        with uninterrupted():  # a job that nobody has written down could not be stopped
             said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=env)
             number = said.strip().partition(";")[0]  # `;CLUSTER` follows on a federation (sbatch(1), --parsable)
             write_down(directory, number)
+            _tell(directory, f"submitted as Slurm job {number}")
     except DisaggError as error:
         if number:
             raise _cancelled(directory, number) from None
@@ -58,7 +58,6 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
         recorder.state.exit_code, recorder.state.reason = error.exit_code, error.what
         recorder.run_phase("ended")
         raise
-    _tell(directory, f"submitted as Slurm job {number}")
     return number
 
 
@@ -71,16 +70,6 @@ def _cancelled(directory: RunDir, number: str) -> Interrupted:
 
 def _tell(directory: RunDir, text: str) -> None:
     directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": text})
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let signals that ask for an end wait while the body runs."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

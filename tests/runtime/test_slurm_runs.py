@@ -1,21 +1,17 @@
 """`disagg launch` on a login node of a real Slurm cluster: cheap servers, everything else as it is."""
 
 import json
-import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from slurm_cluster import DISAGG, Cluster
+from slurm_cluster import DISAGG, SECRET, Cluster, secrets_in
 from slurm_lab import GPUS
 from waiting import wait_until
 
 CHEAP = Path(__file__).parents[1] / "cheap_disagg.py"
-SECRET = "planted-0f3a9c"
 
 
 @pytest.fixture
@@ -64,63 +60,6 @@ def test_a_run_that_is_followed_to_its_end(cluster):
     cluster.nothing_left()
 
 
-def test_ctrl_c_where_it_is_followed(cluster):
-    launch = cluster.launch(cluster.topology())
-    cluster.said("router  http://")
-    launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
-    assert cluster.ended()["exit_code"] == 0
-
-
-def test_ctrl_c_while_it_is_submitted(cluster, monkeypatch):
-    """The job has a number by then, and is ended by it."""
-    (slow := cluster.folder / "bin" / "sbatch").parent.mkdir()
-    slow.write_text(f'#!/bin/sh\ntouch {slow}.asked; sleep 2; exec {shutil.which("sbatch")} "$@"\n')
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
-    wait_until(slow.with_suffix(".asked").exists, 30)
-    launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
-    cluster.said(f"Slurm job {cluster.number} is cancelled", 1)
-    assert cluster.ended()["exit_code"] == 130
-    assert secrets_in(cluster.run) == []
-
-
-@pytest.mark.parametrize("submitted", [True, False], ids=["its job waits", "it has no job yet"])
-def test_a_launch_that_is_killed_while_it_submits(cluster, monkeypatch, submitted):
-    """A job whose number nobody has noted is found by its script; one that comes later finds nothing to run."""
-    (slow := cluster.folder / "bin" / "sbatch").parent.mkdir()
-    submit, asked = f"{shutil.which('sbatch')} --begin=now+{3600 * submitted} $@", f"touch {slow}.asked"
-    order = f"{submit}; {asked}" if submitted else f"{asked}; sleep 3; {submit}"
-    slow.write_text(f"#!/bin/sh\n{order}; sleep 5\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
-    wait_until(slow.with_suffix(".asked").exists, 30)
-    launch.kill()
-    launch.wait(10)
-    if submitted:
-        assert json.loads(cluster.disagg("status", "--json").stdout)["waiting_for"] == "Slurm (BeginTime)"
-    assert cluster.disagg("stop").returncode == 0
-    assert cluster.state["phase"] == "ended"
-    assert secrets_in(cluster.run) == []
-    if not submitted:
-        log = cluster.run / "launch.log"
-        wait_until(lambda: log.exists() and "no such file" in log.read_text(), 60)
-    cluster.nothing_left()
-
-
-def test_ctrl_c_twice_cancels_the_job(cluster):
-    launch = cluster.launch(cluster.topology())
-    cluster.said("router  http://")
-    launch.send_signal(signal.SIGINT)
-    cluster.said("once more, and the job is cancelled")
-    launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
-    assert cluster.ended(1)["phase"] == "ended"
-
-
 def test_a_job_that_waits(cluster):
     """What the file says when it is submitted is what runs, whatever is written into it later."""
     holder = cluster.lab.run(
@@ -136,18 +75,6 @@ def test_a_job_that_waits(cluster):
     cluster.lab.run("scancel", holder)
     assert launch.wait(60) == 0
     assert cluster.state["phase"] == "serving"
-
-
-def test_a_job_that_is_stopped_while_it_waits(cluster):
-    cluster.hold_all()
-    launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
-    cluster.said("pending: Slurm (Resources)")
-    launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
-    assert (cluster.state["phase"], cluster.state["exit_code"]) == ("ended", 130)
-    assert "CANCELLED" in cluster.state["reason"]
-    assert cluster.number not in cluster.lab.jobs()
-    assert secrets_in(cluster.run) == []
 
 
 def test_a_job_that_slurm_refuses(cluster):
@@ -415,8 +342,3 @@ def test_no_secret_stands_anywhere(cluster):
     assert not [args for args in on_command_lines if SECRET in args]
     assert SECRET not in cluster.lab.run("scontrol", "show", "job")
     assert secrets_in(cluster.run) + secrets_in(cluster.lab.folder) == []
-
-
-def secrets_in(folder):
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return [path for path in files if SECRET.encode() in path.read_bytes()]
