@@ -58,7 +58,8 @@ def _job(deployment: Deployment, settings: SlurmSpec, output: Path | None) -> di
     """What is said once for the whole job."""
     wanted: dict[str, Scalar] = {"job-name": deployment.name}
     if output:
-        wanted |= {"output": str(output), "open-mode": "append"}
+        pattern = str(output).replace("%", "%%")  # sbatch would put the job's number, name, ... there
+        wanted |= {"output": pattern, "open-mode": "append"}
     return wanted | {"export": "ALL", "signal": f"B:USR1@{settings.stop_before_s}"}
 
 

@@ -1,5 +1,7 @@
 """The sbatch script of a deployment."""
 
+from pathlib import Path
+
 import pytest
 from deployments import ROOT, on_gpus
 from golden_files import assert_golden
@@ -40,6 +42,11 @@ def test_a_heterogeneous_job():
 def test_as_many_nodes_as_are_used():
     """Four decodes of one GPU fill one node of four."""
     assert "nodes=2" in directives(on_slurm(prefill={"tp": 4}, decode={"workers": 4}))
+
+
+def test_what_sbatch_would_fill_in_of_a_folders_name():
+    """Slurm writes % for %%, and the job's number for %j."""
+    assert "--output=/runs/50%%j/launch.log" in script(on_slurm(), LAUNCH, output=Path("/runs/50%j/launch.log"))
 
 
 def test_roles_that_are_asked_for_apart_share_no_node():
