@@ -101,6 +101,11 @@ class Now:
 
     @property
     def supervised(self) -> bool:
+        """Whether disagg is there in the job, or may be."""
+        return self.there and not (self.job and self.job.lost)
+
+    @property
+    def there(self) -> bool:
         """Whether the job is there, or may be."""
         return not self.asked or (self.job is not None and not self.job.ended)
 
@@ -120,9 +125,11 @@ def look(directory: RunDir, number: str) -> Now:
     if state.get("phase") == "ended":
         return Now(state=state, job=None)
     now = look_at(number)
+    if now.job and number_of(directory) != number:  # disagg is not its script, and salloc has none: %B is its own host
+        now = replace(now, job=replace(now.job, lost=""))
     if not now.supervised:  # whoever would have read it is gone, and may never have come to it
         forget_secrets(directory)
-    return replace(now, state=directory.state() if now.job is None or now.job.ended else state)
+    return replace(now, state=state if now.supervised else directory.state())
 
 
 def look_at(number: str) -> Now:
@@ -179,6 +186,9 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
     interrupted, and the exit code of any other is that of disagg, the job's only program.
     """
     what = now.job.sentence if now.job else f"Slurm no longer knows job {number}"
+    if now.job and now.job.lost:
+        kind = LaunchFailed
+        _scancel(number)  # what is left of it serves nobody
     if kind is None:
         code = client.exit_code(number)
         cancelled = (now.job and now.job.state == "CANCELLED") or code == -signal.SIGTERM
@@ -205,10 +215,10 @@ def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
             forget_secrets(directory)
     now = look(directory, number)
     waited = now.job is not None and now.job.waits
-    if now.job and not waited and not at_once:
+    if now.job and now.supervised and not waited and not at_once:
         _scancel("--batch", "--signal=TERM", number)
         _wait(number, STOP_S)
-    if look(directory, number).supervised:
+    if look(directory, number).there:
         _scancel(number)
         if not _wait(number, CANCEL_S):
             client.job(number)  # says so where Slurm does not answer

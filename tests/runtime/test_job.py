@@ -42,7 +42,7 @@ def test_a_run_is_not_lost_because_slurm_does_not_answer(home, silent):
 @pytest.fixture
 def questions(tmp_path, monkeypatch):
     """Job 12 runs. How often Slurm has been asked."""
-    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked; echo '12|RUNNING|None|n1'\n")
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho >> {tmp_path}/asked; echo '12|RUNNING|None|n1|n1'\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     return lambda: len((tmp_path / "asked").read_text())
@@ -55,7 +55,7 @@ def in_job():
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"), [("12|PENDING|Resources|", True), ("12|CANCELLED|None|", False), ("", False), (None, True)]
+    ("said", "kept"), [("12|PENDING|Resources||", True), ("12|CANCELLED|None||", False), ("", False), (None, True)]
 )
 def test_what_was_submitted_does_not_outlive_its_job(home, silent, tmp_path, said, kept):
     """Nobody may have followed it to its end, and it may have ended before it read that."""

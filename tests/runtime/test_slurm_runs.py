@@ -232,6 +232,16 @@ def test_a_node_that_crashes(cluster):
     wait_until(lambda: not cluster.lab.jobs(), 30)
 
 
+def test_the_node_of_disagg_crashes(cluster):
+    """The job runs on without it, and whoever follows it ends that."""
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    cluster.lab.crash(cluster.lab.nodes[0])
+    assert launch.wait(100) == 4
+    assert f"node {cluster.lab.nodes[0]} of Slurm job" in cluster.state["reason"]
+    assert cluster.ended()["exit_code"] == 4
+
+
 def test_disagg_killed_in_its_job(cluster):
     """Slurm ends the steps of a batch script that has ended."""
     cluster.serve()

@@ -23,12 +23,15 @@ ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job as squeue knows it. state: in Slurm's words; reason: why it waits, or why it has ended, if Slurm says."""
+    """A job as squeue knows it. state: in Slurm's words; reason: why it waits, or why it has ended, if Slurm says.
+
+    lost: the node of its script, where that has failed and the job runs on without it (sbatch(1), --no-kill).
+    """
 
     id: str
     state: str
     reason: str
-    nodes: str
+    lost: str = ""
 
     @property
     def waits(self) -> bool:
@@ -43,6 +46,8 @@ class Job:
     @property
     def sentence(self) -> str:
         """What Slurm says of it."""
+        if self.lost:
+            return f"node {self.lost} of Slurm job {self.id} has failed, and disagg with it"
         about = f" ({self.reason})" if self.reason not in ("", "None") else ""
         return f"Slurm job {self.id} is {self.state}{about}"
 
@@ -82,10 +87,11 @@ def ask(*argv: str, env: Mapping[str, str] | None = None) -> str:
 
 def job(number: str) -> Job | None:
     """A job of this user; None where Slurm no longer knows it (slurm.conf: MinJobAge, 300 s by default)."""
-    for line in ask("squeue", "--me", "--noheader", "--states=all", "--format=%A|%T|%r|%N").splitlines():
-        found, state, reason, nodes = line.strip().split("|", 3)
+    for line in ask("squeue", "--me", "--noheader", "--states=all", "--format=%A|%T|%r|%N|%B").splitlines():
+        found, state, reason, nodes, script = line.strip().split("|", 4)
         if found == number:
-            return Job(id=found, state=state, reason=reason, nodes=nodes)
+            there = state != "RUNNING" or script == nodes or script in hostnames(nodes)
+            return Job(id=found, state=state, reason=reason, lost="" if there else script)
     return None
 
 
