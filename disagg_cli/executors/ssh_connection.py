@@ -25,16 +25,27 @@ LEAVE_S = 2.0
 SENDS = ("procfs", "logfile", "segments", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
 
+UP = "see that the host is up, and reachable from here"
+PYTHON = "name the Python, 3.8 or later, that has SGLang there: executor.ssh.python"
 FIXES = {
-    "Permission denied": "give ssh a key that the host knows: ssh-add, or IdentityFile in ~/.ssh/config",
+    "config file": "correct executor.ssh.config",
+    "Bad configuration option": "correct the ssh_config",
+    "Permission denied (": "give ssh a key that the host knows: ssh-add, or IdentityFile in ~/.ssh/config",
     "Host key verification failed": "connect once by hand, and compare the host's key: ssh {host} true",
     "Could not resolve hostname": "correct the name, or give it a HostName in ~/.ssh/config",
     "onnection refused": "see that the host is up, and its sshd at the port that `ssh -G {host}` shows",
-    "timed out": "see that the host is up, and reachable from here",
-    "ot found": "name the Python that has SGLang there: executor.ssh.python",
-    "No such file": "name the Python that has SGLang there: executor.ssh.python",
+    "timed out": UP,
+    "No route to host": UP,
+    "SyntaxError": PYTHON,
+    "cannot execute": PYTHON,
+    "ermission denied": PYTHON,
+    "ot found": PYTHON,
+    "o such file": PYTHON,
+    "Unknown command": PYTHON,
 }
-"""What ssh or the login shell says (OpenSSH 9.2, POSIX shells) -> what to do."""
+"""What ssh or the login shell says (OpenSSH 9.2, POSIX shells, csh, fish) -> what to do."""
+SAID = 4
+"""Lines that a failure takes at most: fish quotes what it could not run."""
 
 
 class Connection:
@@ -154,27 +165,26 @@ class Connection:
         assert process.stdout
         # At first a Python on a network disk may take its time; a host that was there is either quick or lost.
         within = self.timeouts.connect + 1 if self._was_there else self.timeouts.ask
+        heard = b""
         try:
             async with asyncio.timeout(within):
                 process.stdin.write(json.dumps(modules()).encode() + b"\n{}\n")
                 while line := await process.stdout.readline():
                     if line.strip() == helper.MARK.encode():
                         return process
+                    heard = line
                 await process.wait()
-            reason = _last(self._said.read_text(errors="replace")) or f"ssh ended with {process.returncode}"
+            said = self._said.read_text(errors="replace") or heard.decode(errors="replace")
+            reason = _reason(said) or f"ssh ended with {process.returncode}"
         except (TimeoutError, ConnectionError, ValueError):
-            reason = f"no answer within {within:.0f} s; connection timed out"
+            reason = f"no answer within {within:.0f} s"
         except asyncio.CancelledError:
             await _end(process)
             raise
         await _end(process)
         await self._forget_shared()
-        fix = next((fix for words, fix in FIXES.items() if words in reason), None)
-        raise HostLost(
-            f"{self.host}: {reason}",
-            where=self.host,
-            fix=(fix or "see what `ssh {host} true` says").format(host=self.host),
-        )
+        fix = _fix(reason) or "see what `ssh {host} true` says"
+        raise HostLost(f"{self.host}: {reason}", where=self.host, fix=fix.format(host=self.host))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout
@@ -183,7 +193,7 @@ class Connection:
                 answer = json.loads(line)
                 if (waiting := self._answers.get(answer["id"])) and not waiting.done():
                     waiting.set_result(answer)
-        self._fail(_last(self._said.read_text(errors="replace")) or "it has ended")
+        self._fail(_reason(self._said.read_text(errors="replace")) or "it has ended")
 
     async def _drop(self, process: asyncio.subprocess.Process, reason: str, *, quietly: bool = False) -> None:
         """Give a connection up, once; the next question makes another, but not before all of this one has gone."""
@@ -235,9 +245,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+def _fix(reason: str) -> str | None:
+    return next((fix for words, fix in FIXES.items() if words in reason), None)
+
+
+def _reason(said: str) -> str:
+    """Why there is no connection: the last line for which there is a fix, else the last one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()][-SAID:]
+    return next((line for line in reversed(lines) if _fix(line)), lines[-1] if lines else "")
 
 
 def encoded(data: bytes) -> str:

@@ -221,6 +221,7 @@ async def test_a_lost_connection_is_gone_before_there_is_another(ssh_lab, tmp_pa
         ({"UserKnownHostsFile": "/dev/null"}, "Host key verification failed", "ssh h1 true"),
         ({"Port": "1"}, "Connection refused", "its sshd"),
         ({"HostName": "nobody.invalid"}, "Could not resolve hostname", "correct the name"),
+        ({"Nonsense": "yes"}, "Bad configuration option: nonsense", "correct the ssh_config"),
     ],
 )
 async def test_why_a_host_cannot_be_reached(ssh_lab, tmp_path, change, problem, fix):
@@ -232,3 +233,27 @@ async def test_why_a_host_cannot_be_reached(ssh_lab, tmp_path, change, problem, 
     await executor.close()
     assert problem in facts.problem
     assert fix in facts.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("echo This account is not available; exit 1", "This account is not available"),
+        ("echo '  File \"<string>\", line 1' >&2; echo 'SyntaxError: invalid syntax' >&2; exit 1", "SyntaxError"),
+        ("exec /etc/passwd", "/etc/passwd: Permission denied"),
+        (
+            "printf 'fish: Unknown command: python4\\nfish: \\nexec python4\\n     ^~~~~~^\\n' >&2; exit 127",
+            "Unknown command",
+        ),
+    ],
+    ids=["nologin", "an old Python", "no program", "fish"],
+)
+async def test_why_there_is_no_python_there(ssh_lab, tmp_path, said, problem):
+    """In the words of whatever stands in its place, which may take more than the last line, or the output."""
+    (python := tmp_path / "python").write_text(f"#!/bin/sh\n{said}\n")
+    python.chmod(0o755)
+    executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(python)}))
+    (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+    await executor.close()
+    assert problem in facts.problem
+    assert ("executor.ssh.python" in facts.fix) is (problem != "This account is not available")
