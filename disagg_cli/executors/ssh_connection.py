@@ -224,7 +224,8 @@ class Connection:
     def _leave(self) -> None:
         """Tell the process that shares the connection to end."""
         with contextlib.suppress(subprocess.SubprocessError):
-            words = ["ssh", *self.options, "-O", "exit", "--", self.host]
+            # without the user's ssh_config, which may take its time (Match exec)
+            words = ["ssh", "-F", "/dev/null", "-o", f"ControlPath={self._socket}", "-O", "exit", "--", self.host]
             subprocess.run(words, capture_output=True, timeout=LEAVE_S, check=False)
         self._socket.unlink(missing_ok=True)
 

@@ -257,3 +257,17 @@ async def test_why_there_is_no_python_there(ssh_lab, tmp_path, said, problem):
     await executor.close()
     assert problem in facts.problem
     assert ("executor.ssh.python" in facts.fix) is (problem != "This account is not available")
+
+
+async def test_letting_go_of_a_host_does_not_read_the_ssh_config(ssh_lab, tmp_path):
+    """It may take its time, for each host: the socket is all that is needed."""
+    config, asked = tmp_path / "ssh_config", tmp_path / "asked"
+    config.write_text(f'Match exec "echo >> {asked}"\n' + ssh_lab.config.read_text())
+    executor = SshExecutor(Site(settings={"config": str(config), "python": sys.executable}))
+    await executor.look([replace(HERE, name="h1")], {}, [])
+    connection, before = executor._at("h1"), asked.read_text()
+    await executor.close()
+    (shares,) = [one for one in psutil.process_iter(["cmdline"]) if f"{connection._socket} [mux]" in _words(one)]
+    connection._leave()
+    await until(lambda: not shares.is_running() or shares.status() == psutil.STATUS_ZOMBIE)
+    assert asked.read_text() == before
