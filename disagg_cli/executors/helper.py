@@ -46,6 +46,9 @@ UNKNOWN_EXIT = 255
 CHUNK = 256 << 10
 ANSWER = 2 << 20
 KEEPER_S = 10.0
+ALONE_S = 600
+"""Without a question, before a helper takes its connection for lost. sshd may hold one that was cut for hours
+(sshd_config(5): ClientAliveInterval is 0 by default)."""
 COUNT_S = 1.0
 """Between two looks at what the OOM killer does: what it did five of these ago has nothing to do with a death now."""
 
@@ -76,7 +79,9 @@ class Helper:
     def run(self) -> None:
         """Answer until the connection ends."""
         self._write("\n" + MARK)  # a banner may not end its line
+        signal.alarm(ALONE_S)
         for line in sys.stdin.buffer:
+            signal.alarm(ALONE_S)
             request = json.loads(line)
             if request["do"] == "sync":
                 self._answer(request)
