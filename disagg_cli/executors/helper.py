@@ -119,6 +119,10 @@ class Helper:
             with contextlib.suppress(OSError):
                 self.listeners.append(survey.listen(address, port))
 
+    def do_reach(self, where: dict[str, list[int]], timeout: float) -> dict[str, list[int]]:
+        """Which of these ports of other hosts, address -> ports, are not reached from this one."""
+        return survey.unreached(where, timeout)
+
     def do_hang_up(self) -> None:
         """Give all these ports back."""
         while self.listeners:

@@ -21,6 +21,7 @@ from disagg_cli.executors.last_word import Sign, last_word
 from disagg_cli.executors.openssh import address_of
 from disagg_cli.executors.protocol import Executor, Handle, HostLost, Site
 from disagg_cli.executors.ssh_connection import Connection, encoded
+from disagg_cli.executors.ssh_ways import not_looked_at, with_ways
 from disagg_cli.topology.deployment import Host
 from disagg_cli.topology.machine import HostFacts, facts_of, host_facts
 
@@ -29,7 +30,6 @@ KEEPER_S = 10.0
 """For a keeper to write down how its worker ended, a moment after that has gone."""
 KEEPER_LOOK_S = 0.02
 PART = 1 << 20
-EVERYWHERE = ("0.0.0.0", "::")
 
 
 def executor(site: Site) -> Executor:
@@ -80,33 +80,18 @@ class SshExecutor:
     async def look(
         self, hosts: Sequence[Host], ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]
     ) -> tuple[HostFacts, ...]:
-        """Look at every host, all at once."""
-        return tuple(await asyncio.gather(*(self._look(host, ports, paths) for host in hosts)))
+        """Look at every host, all at once; then try the ways between them, where their servers will listen."""
+        facts = await asyncio.gather(*(self._look(host, ports, paths) for host in hosts))
+        return await with_ways(facts, ports, self._at, self._timeouts.silent)
 
     async def _look(self, host: Host, ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]) -> HostFacts:
-        wanted = {at.address: ports[at] for at in ports if at.name == host.name}
-        asked = {address: list(here) for address, here in wanted.items()}
+        asked = {at.address: list(ports[at]) for at in ports if at.name == host.name}
         try:
             found: dict[str, Any] = await self._at(host.name).ask("look", ports=asked, paths=list(paths))
-            unreachable = await self._unreachable(host.name, _asked_from_here(wanted, found))
         except DisaggError as error:
-            return HostFacts(host=host.name, problem=error.what.removeprefix(f"{host.name}: "), fix=error.fix or "")
+            return not_looked_at(host.name, error)
         python = self._python if self._python.startswith("/") else found["python"]
-        found |= {"python": python, "unreachable": unreachable}
-        return host_facts(host.name, found, facts_of(found["facts"]))
-
-    async def _unreachable(self, host: str, ports: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """Ports of a host, by address, that nothing but ssh reaches from here, as behind a jump host."""
-        if not ports:
-            return {}
-        await self._at(host).ask("listen", where={address: list(here) for address, here in ports.items()})
-        try:
-            places = [(address, port) for address, here in ports.items() for port in here]
-            answers = await asyncio.gather(*(_connects(*place, self._timeouts.silent) for place in places))
-        finally:
-            await self._at(host).ask("hang_up")
-        lost = [place for place, answer in zip(places, answers, strict=True) if not answer]
-        return {address: tuple(port for at, port in lost if at == address) for address in dict(lost)}
+        return host_facts(host.name, found | {"python": python}, facts_of(found["facts"]))
 
     async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
         """Send what hosts lack of a folder; none, where it is on a file system that they share with this machine."""
@@ -276,28 +261,6 @@ class SshExecutor:
         elif not full and host in self._full:
             self._full.remove(host)
             self._site.tell(f"the disk of {host} takes logs again")
-
-
-def _asked_from_here(wanted: Mapping[str, Mapping[int, str]], found: Mapping[str, Any]) -> dict[str, list[int]]:
-    """What disagg itself will connect to, address -> ports, of what can be bound there: every server's HTTP."""
-    ours = {
-        address: [port for port, who in ports.items() if who == "router" or who.endswith(" http")]
-        for address, ports in wanted.items()
-        if address not in (*found["foreign"], *EVERYWHERE)
-    }
-    free = {a: [port for port in ports if port not in found["taken"].get(a, ())] for a, ports in ours.items()}
-    return {address: ports for address, ports in free.items() if ports}
-
-
-async def _connects(address: str, port: int, within: float) -> bool:
-    """Whether something answers there in time."""
-    try:
-        async with asyncio.timeout(within):
-            _, writer = await asyncio.open_connection(address, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.transport.abort()
-    return True
 
 
 def _not_started(command: Command, error: LaunchFailed) -> LaunchFailed:

@@ -76,15 +76,24 @@ def _addresses(host: HostFacts, ports: Ports) -> Iterator[Finding]:
     for address in host.foreign:
         yield finding("DSG418", f"{address} is no address of {host.host}", where=WHERE)
     for at, wanted in ports.items():
-        taken = host.taken.get(at.address, ()) if at.name == host.host else ()
-        if taken:
-            who = ", ".join(f"{port} ({wanted[port]})" for port in taken)
-            yield finding("DSG415", f"ports that are taken on {host.host} ({at.address}): {who}", where=WHERE)
-        unreachable = host.unreachable.get(at.address, ()) if at.name == host.host else ()
-        if unreachable:
-            who = ", ".join(f"{port} ({wanted[port]})" for port in unreachable)
+        if at.name != host.host:
+            continue
+        if taken := host.taken.get(at.address):
+            message = f"ports that are taken on {host.host} ({at.address}): {_who(taken, wanted)}"
+            yield finding("DSG415", message, where=WHERE)
+        if lost := host.unreachable.get(at.address):
+            who = _who(lost, wanted)
             message = f"ssh reaches {host.host}, and nothing else from here reaches {at.address}: {who}"
             yield finding("DSG419", message, where=WHERE)
+        lost_by = {peer: lost for peer, places in host.cut_off.items() if (lost := places.get(at.address))}
+        for lost in dict.fromkeys(lost_by.values()):
+            peers = ", ".join(peer for peer in lost_by if lost_by[peer] == lost)
+            message = f"not reached from {peers}, though {host.host} listens at {at.address}: {_who(lost, wanted)}"
+            yield finding("DSG420", message, where=WHERE)
+
+
+def _who(ports: Sequence[int], wanted: Mapping[int, str]) -> str:
+    return ", ".join(f"{port} ({wanted[port]})" for port in ports)
 
 
 def _gpus(deployment: Deployment, host: HostFacts) -> int:

@@ -44,8 +44,8 @@ class HostFacts:
     python: what runs SGLang there. cores: those that its processes may use. package: the folder of the disagg_cli that
     this Python imports; plugin: whether SGLang will find its hooks. gpus: None where no driver could be asked. foreign:
     addresses that are to be bound there and are not its own; taken: ports that cannot be bound, by address. missing: of
-    the paths asked for. unreachable: ports that disagg cannot connect to from here, by address. facts: the same as of
-    this machine.
+    the paths asked for. unreachable: ports that disagg cannot connect to from here, by address; cut_off: those that
+    other hosts cannot, by their names. facts: the same as of this machine.
     """
 
     host: str
@@ -60,6 +60,7 @@ class HostFacts:
     taken: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     unreachable: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    cut_off: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     facts: Facts = field(default_factory=Facts)
 
 
@@ -93,7 +94,6 @@ def host_facts(host: str, found: Mapping[str, Any], facts: Facts) -> HostFacts:
         foreign=tuple(found["foreign"]),
         taken={address: tuple(taken) for address, taken in found["taken"].items()},
         missing=tuple(found["missing"]),
-        unreachable=found.get("unreachable", {}),
     )
 
 

@@ -23,6 +23,8 @@ SYSTEM_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/hpcx/ucx/l
 GPU_CLASSES = ("0x0302", "0x0300")
 NVIDIA = "0x10de"
 NVIDIA_SMI_S = 15.0
+AT_ONCE = 64
+"""Connections that are tried side by side."""
 
 
 def survey() -> dict[str, Any]:
@@ -95,6 +97,25 @@ def listen(address: str, port: int) -> socket.socket:
     listener = _bound(address, port)
     listener.listen()
     return listener
+
+
+def unreached(where: Mapping[str, Iterable[int]], within: float) -> dict[str, list[int]]:
+    """Which of these ports, address -> ports, nothing answers at within so many seconds, seen from here."""
+    from concurrent.futures import ThreadPoolExecutor  # a look at one machine has no use for it
+
+    places = [(address, port) for address, ports in where.items() for port in ports]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = dict(pool.map(lambda place: (place, _connects(place, within)), places))
+    lost = [place for place in places if not answers[place]]
+    return {address: [port for at, port in lost if at == address] for address, _ in lost}
+
+
+def _connects(place: tuple[str, int], within: float) -> bool:
+    try:
+        socket.create_connection(place, within).close()
+    except OSError:
+        return False
+    return True
 
 
 def _bound(address: str, port: int) -> socket.socket:

@@ -103,6 +103,33 @@ async def test_what_only_ssh_reaches(ssh_lab, behind_a_jump_host, jump):
     assert sessions.taken(HOSTS["h1"], ports) == ()
 
 
+async def test_hosts_that_do_not_reach_each_other(ssh_lab, behind_a_jump_host, tmp_path):
+    """h2 has a network of its own: a decode worker there would not get to prefill, nor the router to that."""
+    alone = behind_a_jump_host(sys.executable)
+    (python := tmp_path / "python").write_text(
+        f'#!/bin/sh\n[ "$LAB_HOST" != h2 ] || exec "{alone}" "$@"\nexec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o755)
+    executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(python)}))
+    h1, h2, h3 = (Host(name=name, address=address, gpus=0, local=False) for name, address in HOSTS.items())
+    ports = {
+        h1: {21910: "router", 21911: "prefill-0 http", 21912: "prefill-0 bootstrap"},
+        h2: {21913: "decode-0 http"},
+        h3: {21914: "decode-1 http"},
+    }
+    found = await executor.look([h1, h2, h3], ports, [])
+    await executor.close()
+    for connection in executor._connections.values():
+        connection._leave()  # other tests count connections
+    assert [(one.problem, one.cut_off) for one in found] == [
+        ("", {"h2": {h1.address: (21912,)}}),
+        ("", {"h1": {h2.address: (21913,)}}),
+        ("", {}),
+    ]
+    assert [one.unreachable for one in found] == [{}, {h2.address: (21913,)}, {}]
+    assert [sessions.taken(host.address, wanted) for host, wanted in ports.items()] == [()] * 3
+
+
 async def test_a_python_in_the_home_folder_there(ssh_lab, tmp_path):
     with tempfile.TemporaryDirectory(dir=Path.home(), prefix=".disagg test-") as folder:
         (Path(folder) / "python").symlink_to(sys.executable)

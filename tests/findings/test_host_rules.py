@@ -44,6 +44,11 @@ def test_a_host_that_is_well():
             {"unreachable": {"a": (30000,)}},
             "ssh reaches a, and nothing else from here reaches a: 30000 (prefill-0 http)",
         ),
+        (
+            "DSG420",
+            {"cut_off": {"b": {"a": (30000,)}, "c": {"a": (30000,)}}},
+            "not reached from b, c, though a listens at a: 30000 (prefill-0 http)",
+        ),
     ],
 )
 def test_a_rule(code, change, said):
