@@ -17,7 +17,23 @@ def judge_hosts(
     deployment: Deployment, hosts: Sequence[HostFacts], *, ports: Ports, plugin: bool
 ) -> tuple[Finding, ...]:
     """All findings about these hosts. ports: what will listen where; plugin: whether servers need disagg's hooks."""
-    return tuple(found for host in hosts for found in _judge(deployment, host, ports, plugin=plugin))
+    each = (found for host in hosts for found in _judge(deployment, host, ports, plugin=plugin))
+    return (*_twice(ports), *each)
+
+
+def _twice(ports: Ports) -> Iterator[Finding]:
+    """Hosts of two names and one address that would listen at the same port."""
+    names: dict[tuple[str, int], dict[str, None]] = {}
+    for at, wanted in ports.items():
+        for port in wanted:
+            names.setdefault((at.address, port), {})[at.name] = None
+    shared: dict[tuple[str, str], list[int]] = {}
+    for (address, port), at_once in names.items():
+        if len(at_once) > 1:
+            shared.setdefault((" and ".join(at_once), address), []).append(port)
+    for (who, address), twice in shared.items():
+        message = f"{who} are one machine, {address}, where each would listen at {', '.join(map(str, twice))}"
+        yield finding("DSG421", message, where=WHERE)
 
 
 def _judge(deployment: Deployment, host: HostFacts, ports: Ports, *, plugin: bool) -> Iterator[Finding]:

@@ -55,6 +55,14 @@ def test_a_rule(code, change, said):
     assert judged(replace(WELL, **change)) == {code: said}
 
 
+def test_a_machine_of_two_names():
+    """Both cannot listen at the same port; at others, as hosts behind one gateway may, they can."""
+    twin, ports = replace(HOST, name="twin"), {HOST: {30000: "prefill-0 http"}}
+    found = judge_hosts(DEPLOYMENT, [WELL], ports=ports | {twin: {30000: "decode-0 http"}}, plugin=True)
+    assert [one.message for one in found] == ["a and twin are one machine, a, where each would listen at 30000"]
+    assert judge_hosts(DEPLOYMENT, [WELL], ports=ports | {twin: {30016: "decode-0 http"}}, plugin=True) == ()
+
+
 def test_what_cannot_be_asked_is_all_that_is_said():
     assert list(judged(HostFacts(host="a", problem="x"))) == ["DSG411"]
 
