@@ -268,7 +268,10 @@ def _not_started(command: Command, error: LaunchFailed) -> LaunchFailed:
     if _is_full(error):
         fix = f"make room on {host} for ~/.local/state/disagg, or set XDG_STATE_HOME there"
         return LaunchFailed(f"{command.name} could not be started: disk full: {error.what}", where=host, fix=fix)
-    return LaunchFailed(f"{command.name} could not be started: {error.what}", where=command.argv[0])
+    what = f"{command.name} could not be started: {error.what}"
+    if "/disagg/remote/" in error.what:  # where helper.py keeps what it knows of workers
+        return LaunchFailed(what, where=host, fix=f"set XDG_STATE_HOME on {host} to a folder that can be written")
+    return LaunchFailed(what, where=command.argv[0])
 
 
 def _is_full(error: LaunchFailed) -> bool:

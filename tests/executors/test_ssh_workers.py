@@ -112,6 +112,22 @@ async def test_a_start_on_a_host_whose_disk_is_full(ssh_lab, tmp_path, full_host
         await until(lambda: not _named(ssh_lab, "on a full disk"), within=60)
 
 
+async def test_a_start_on_a_host_whose_home_cannot_be_written(ssh_lab, tmp_path):
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    folder = ssh_lab.state / "disagg/remote"
+    folder.mkdir(parents=True, exist_ok=True)
+    ssh_lab.run("h1", f"mount -t tmpfs -o ro tmpfs {folder}")
+    try:
+        async with ssh_place(tmp_path, ssh_lab) as here:
+            with pytest.raises(LaunchFailed, match=r"could not be started: h1: .*Read-only file system") as caught:
+                await here.start("pass")
+        assert caught.value.where == "h1"
+        assert "XDG_STATE_HOME" in caught.value.fix
+    finally:
+        ssh_lab.run("h1", f"umount -l {folder}")
+
+
 async def test_two_starts_of_one_worker(ssh_lab, tmp_path):
     """The second is the first once more: its answer was lost with a connection, and its keeper is still at it."""
     async with ssh_place(tmp_path, ssh_lab) as here:
