@@ -1,6 +1,7 @@
 """The hosts of a deployment as they are: looked at before the first process, and put in place of its names for them."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from disagg_cli.errors import PlanRefused
 from disagg_cli.executors.protocol import Executor, Site
@@ -11,7 +12,7 @@ from disagg_cli.findings.topology_rules import kept
 from disagg_cli.runtime.prepare import Prepared, model_path, on_machines, placed
 from disagg_cli.runtime.rundir import RunDir, home
 from disagg_cli.settings import ON_CPU, ON_GPU
-from disagg_cli.topology.deployment import Deployment
+from disagg_cli.topology.deployment import Deployment, Model
 from disagg_cli.topology.machine import HostFacts
 
 
@@ -44,9 +45,15 @@ async def look_at_hosts(prepared: Prepared) -> tuple[Finding, ...]:
 
 async def look(executor: Executor, prepared: Prepared) -> tuple[HostFacts, ...]:
     """Facts of every host, with what this deployment wants to know of it."""
-    model = prepared.deployment.model
-    paths = () if model.synthetic or not model_path(model).startswith("/") else (model_path(model),)
-    return await executor.look(prepared.deployment.hosts, prepared.listeners(), paths)
+    return await executor.look(prepared.deployment.hosts, prepared.listeners(), _wanted(prepared.deployment.model))
+
+
+def _wanted(model: Model) -> tuple[str, ...]:
+    """What must be on every host: of a folder its config.json, as it may be there with nothing mounted on it."""
+    if model.synthetic or not (path := Path(model_path(model))).is_absolute():
+        return ()
+    config = path / "config.json"
+    return (str(config if config.exists() else path),)
 
 
 def judge(prepared: Prepared, facts: Sequence[HostFacts]) -> tuple[Finding, ...]:

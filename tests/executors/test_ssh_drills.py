@@ -21,6 +21,7 @@ from ssh_lab import HOSTS
 from waiting import wait_until
 
 from disagg_cli.executors import sessions
+from disagg_cli.topology.synthetic import SyntheticModel
 
 SECRET = "hunter2-do-not-tell"
 
@@ -344,6 +345,21 @@ def test_a_python_that_is_not_there(topology, environment, ssh_lab):
     assert done.returncode == 3
     assert "DSG411 h1 cannot be used:" in done.stderr
     assert "executor.ssh.python" in done.stderr
+
+
+def test_a_model_that_is_not_mounted_on_one_host(topology, environment, ssh_lab, tmp_path):
+    """The folder is there, and empty."""
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    (model := tmp_path / "model").mkdir()
+    (model / "config.json").write_text(json.dumps(SyntheticModel().config()))
+    ssh_lab.run("h2", f"mount -t tmpfs tmpfs {model}")
+    try:
+        checked = run(environment, "check", "--hosts", "--json", str(topology(model=str(model))))
+        found = json.loads(checked.stdout)["topologies"][0]["findings"]
+        assert [one["message"] for one in found if one["code"] == "DSG417"] == [f"h2 does not have {model}/config.json"]
+    finally:
+        ssh_lab.run("h2", f"umount {model}")
 
 
 def test_a_port_that_is_taken_on_another_host(topology, environment, ssh_lab):
