@@ -132,21 +132,21 @@ class Helper:
         """Which of these files, name -> bytes, are not in a folder of this host."""
         return [name for name, size in files.items() if procfs.size(Path(folder) / name) != size]
 
-    def do_put(self, path: str, at: int, data: str, size: int) -> None:
+    def do_put(self, path: str, draft: str, at: int, data: str, size: int) -> None:
         """Write a part of a file; it has its name once it is whole. What finds no room leaves nothing behind."""
-        draft = Path(path + ".part")
-        draft.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(draft)
+        part.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with draft.open("r+b" if at else "wb") as file:
+            with part.open("r+b" if at else "wb") as file:
                 file.seek(at)
                 file.write(base64.b64decode(data))
                 whole = file.tell() == size
         except OSError:
             with contextlib.suppress(OSError):
-                draft.unlink()
+                part.unlink()
             raise
         if whole:
-            draft.rename(path)
+            part.rename(path)
 
     def do_start(self, token: str, argv: list[str], env: dict[str, str], lease: float) -> dict[str, Any]:
         """Start a worker under a keeper. Asked a second time, after a lost answer, it is the same worker."""

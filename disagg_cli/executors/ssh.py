@@ -103,9 +103,10 @@ class SshExecutor:
         try:
             for name in await there.ask("lacks", folder=str(folder), files=dict(files)):
                 data = (folder / name).read_bytes()
+                draft = f"{folder / name}.{host.name}-{self._site.run}.part"  # hosts may share the folder
                 for at in range(0, len(data) or 1, PART):
                     part = encoded(data[at : at + PART])
-                    await there.ask("put", path=str(folder / name), at=at, data=part, size=len(data))
+                    await there.ask("put", path=str(folder / name), draft=draft, at=at, data=part, size=len(data))
         except HostLost:
             raise
         except LaunchFailed as error:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from places import FOREVER, hold_segment, segments_of, ssh_place
+from ssh_lab import HOSTS
 from waiting import until
 
 from disagg_cli.errors import LaunchFailed
@@ -299,6 +300,27 @@ async def test_a_folder_that_a_host_does_not_share(ssh_lab, tmp_path):
         ]
     finally:
         ssh_lab.run("h1", f"umount {model}")
+
+
+async def test_a_folder_that_hosts_share_and_this_machine_does_not(ssh_lab, tmp_path):
+    """Each is sent it, at the same time."""
+    if not ssh_lab.isolated:
+        pytest.skip("hosts share every folder where namespaces are not allowed")
+    for name in ("model", "theirs"):
+        (tmp_path / name).mkdir()
+    model, weights = tmp_path / "model", bytes(range(256)) * 16384
+    (model / "weights").write_bytes(weights)
+    mounted = [ssh_lab.run(host, f"mount --bind {tmp_path}/theirs {model}").returncode for host in HOSTS]
+    try:
+        async with ssh_place(tmp_path, ssh_lab) as here:
+            hosts = [replace(here.host, name=host) for host in HOSTS]
+            await here.executor.look(hosts, {}, [])  # so that all are connected
+            await here.executor.provide(hosts, model)
+        assert (mounted, [path.name for path in (tmp_path / "theirs").iterdir()]) == ([0, 0, 0], ["weights"])
+        assert (tmp_path / "theirs/weights").read_bytes() == weights
+    finally:
+        for host in HOSTS:
+            ssh_lab.run(host, f"umount {model}")
 
 
 async def test_a_folder_that_a_host_has_no_room_for(ssh_lab, tmp_path):
