@@ -118,7 +118,10 @@ def _run() -> int:
 
 def _report(error: Exception) -> int:
     from disagg_cli.console.sink import show_error
+    from disagg_cli.runtime import disk, rundir
 
+    if isinstance(error, OSError) and disk.is_full(error):
+        error = disk.no_room(rundir.home(), error)
     if not isinstance(error, DisaggError):
         error = DisaggError(
             f"internal error: {type(error).__name__}: {error}",

@@ -1,5 +1,6 @@
 """The frame of all commands: version, help, errors, exit codes, signals."""
 
+import errno
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from runs import a_run, process
 from disagg_cli import __version__
 from disagg_cli.cli.app import app
 from disagg_cli.cli.options import Json
-from disagg_cli.errors import DisaggError, PlanRefused
+from disagg_cli.errors import DisaggError, LaunchFailed, PlanRefused
 
 FAILURES = [DisaggError, *DisaggError.__subclasses__()]
 
@@ -95,6 +96,14 @@ def test_a_failure_is_a_document_for_a_program(boom, failure, code):
     document = json.loads(done.stdout)
     assert (done.returncode, document["exit_code"], document["ok"]) == (code, code, False)
     assert document["schema"] == "disagg.error/1"
+
+
+def test_a_full_disk_is_no_internal_error(boom):
+    """Whichever command has something to write down, as `stop` what it has ended."""
+    done = boom(OSError(errno.ENOSPC, "No space left on device", "/runs/x/state.json"))
+    assert done.returncode == LaunchFailed.exit_code
+    assert "disk full: No space left on device" in done.stderr
+    assert "make room" in done.stderr
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
