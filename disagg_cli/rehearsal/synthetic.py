@@ -96,9 +96,10 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def _write_weights(model: SyntheticModel, folder: Path) -> None:
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    save_file(_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+    # its save_file has errors of its own for a full disk
+    (folder / "model.safetensors").write_bytes(save(_weights(model), metadata={"format": "pt"}))
 
 
 def _weights(model: SyntheticModel) -> dict[str, Any]:

@@ -77,6 +77,18 @@ def test_a_cache_that_cannot_be_written(tmp_path):
         materialize(TINY, tmp_path / "file")
 
 
+def test_a_cache_that_is_full(tmp_path):
+    """A real disk of 512 KiB: what writes weights has errors of its own for that."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.raises(UsageError, match=r"cannot write a synthetic model: .*No space left"):
+            materialize(SyntheticModel(), tmp_path)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
 def test_two_launches_at_once(tmp_path):
     """Whenever the folder is there, it is whole; nothing is left beside it."""
     code = (
