@@ -5,13 +5,14 @@ asks for it. A server prints its line when
 it listens, answers like one that has moved KV, and prints again whatever it is asked under `/say`; `/flood/N` prints
 N MiB, as fast as the disk takes them. In its environment: CHEAP_START_S, seconds before it listens; CHEAP_HEALTHY, a
 file to which it appends when it did; CHEAP_STUBBORN, to be deaf to SIGTERM; CHEAP_LAST, what it says as it dies, of
-itself, at once.
+itself, at once; CHEAP_SILENT, a pattern: what is posted, path and body, and matches is not answered for a minute.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 TOKENS = 4
+SILENT = os.environ.get("CHEAP_SILENT")
 KEY = json.loads(os.environ.get("DISAGG_SECRET_FLAGS", "{}")).get("--api-key", [""])[0]
 
 
@@ -33,7 +35,9 @@ class Handler(BaseHTTPRequestHandler):
         self._answer("text/plain", b"")
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
+        asked = self.path + self.rfile.read(int(self.headers["content-length"])).decode()
+        if SILENT and re.search(SILENT, asked):
+            time.sleep(60)
         if KEY and self.headers["authorization"] != f"Bearer {KEY}":
             self.send_error(401)
         elif self.path == "/generate":

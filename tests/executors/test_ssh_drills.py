@@ -189,8 +189,21 @@ def test_the_disk_of_a_host_is_full(launch, topology, ssh_lab):
         ssh_lab.run("h2", f"umount -l {folder}")
 
 
-def test_a_host_that_disappears(launch, topology, ssh_lab):
-    one = launch(topology())
+@pytest.mark.parametrize(
+    ("phase", "silent"), [("probing", "^/generate"), ("evaluating", "^/v1/completions.*stream"), ("serving", "^$")]
+)
+def test_a_host_that_disappears(launch, topology, ssh_lab, tmp_path, phase, silent):
+    """Also while an answer is waited for that will not come."""
+    (python := tmp_path / "python").write_text(
+        f"#!/bin/sh\nexport CHEAP_SILENT='{silent}'\nexec {cheap_python(tmp_path)} \"$@\"\n"
+    )
+    python.chmod(0o755)
+    ssh = {"hosts": list(HOSTS), "python": str(python), "config": str(ssh_lab.config), "reattach_s": 5}
+    evals = {"gsm8k": {"dataset": "mini", "questions": 4}} if phase == "evaluating" else {}
+    one = launch(topology(executor={"ssh": ssh}, eval=evals), serving=False)
+    one.wait_for(f"s  {phase}")
+    time.sleep(0.5)
+    assert one.state["phase"] == phase
     begun = time.time()
     ssh_lab.crash("h3")
     try:
