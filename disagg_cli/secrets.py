@@ -11,17 +11,18 @@ FLAG = re.compile(
     r"(^|-)(api-keys?|password|secret|private-key|(?<!per-)(?<!first-)token|watermark-config|(db|redis)-url)$"
 )
 """Flags of SGLang and its router that take a secret, or a URL with one; --max-total-tokens does not."""
+PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 MASK = "***"
 
 
-def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret."""
-    return bool(NAME.search(name))
+def is_secret(name: str, value: object = "") -> bool:
+    """Whether a variable holds a secret: its name says so, or its value is a URL with a password, as of a proxy."""
+    return bool(NAME.search(name) or PASSWORD_IN_URL.search(str(value)))
 
 
 def masked(env: Mapping[str, str]) -> dict[str, str]:
     """The same variables, with the values of secrets masked."""
-    return {name: MASK if is_secret(name) else value for name, value in env.items()}
+    return {name: MASK if is_secret(name, value) else value for name, value in env.items()}
 
 
 def is_secret_flag(flag: str) -> bool:
@@ -37,6 +38,6 @@ def masked_flags(args: Mapping[str, object]) -> dict[str, object]:
 def without(text: str, env: Mapping[str, str]) -> str:
     """A text in which the values of these variables' secrets are masked."""
     for name, value in env.items():
-        if is_secret(name) and value:
+        if is_secret(name, value) and value:
             text = text.replace(value, MASK)
     return text

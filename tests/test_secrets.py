@@ -12,6 +12,20 @@ def test_names_that_hold_secrets(name):
     assert is_secret(name)
 
 
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("http://me:hunter2@proxy:3128", True),
+        ("http://proxy:3128/a@b:c", False),
+        ("tcp://:9000", False),
+        ("a:b@c", False),
+    ],
+)
+def test_values_that_hold_secrets(value, secret):
+    """As HTTPS_PROXY has it where a proxy asks for a password."""
+    assert is_secret("HTTPS_PROXY", value) is secret
+
+
 @pytest.mark.parametrize("name", ["UCX_TLS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"])
 def test_names_that_do_not(name):
     assert not is_secret(name)
@@ -46,7 +60,8 @@ def test_a_planted_secret_appears_in_no_record_and_on_no_command_line(home, tmp_
     config = tmp_path / "x.yaml"
     config.write_text(
         "name: x\nplatform: cpu\nmodel: synthetic\nprefill: {tp: 1}\ndecode: {tp: 1}\n"
-        'engine: {env: {HF_TOKEN: "${PLANTED}"}, args: {api-key: "${PLANTED}", admin-api-key: "${PLANTED}"}}\n'
+        'engine: {env: {HF_TOKEN: "${PLANTED}", HTTPS_PROXY: "http://me:${PLANTED}@proxy:3128"},'
+        ' args: {api-key: "${PLANTED}", admin-api-key: "${PLANTED}"}}\n'
         'router: {args: {api-key: "${PLANTED}", control-plane-api-keys: ["a:b:admin:${PLANTED}", c]}}\n'
     )
     prepared = with_aggregated(with_gsm8k(prepare(config)))

@@ -26,7 +26,8 @@ class Command:
         """What a person would type to start the same by hand."""
         argv, env = shown(self.argv, self.env)
         settings = [
-            f'{name}="${name}"' if is_secret(name) else f"{name}={shlex.quote(value)}" for name, value in env.items()
+            f'{name}="${name}"' if is_secret(name, value) else f"{name}={shlex.quote(value)}"
+            for name, value in env.items()
         ]
         return " ".join([*(["env", *settings] if settings else []), shlex.join(argv)])
 

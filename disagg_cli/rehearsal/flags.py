@@ -67,7 +67,7 @@ def translate_variables(env: Mapping[str, str]) -> tuple[dict[str, str], list[No
     kept, notes = {}, []
     for name, value in env.items():
         rule = next(rule for rule in _rules("variables") if rule.meets(name))
-        if rule.keep and not (is_secret(name) and not _number(value)):
+        if rule.keep and not (is_secret(name, value) and not _number(value)):
             kept[name] = value
             notes.append(Note(kind="as written", what=name))
         else:
