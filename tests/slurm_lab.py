@@ -163,6 +163,7 @@ class Lab:
         _wait(lambda: children.exists() and children.read_text(), 20, f"{node}'s namespaces")
         init = int(children.read_text())
         link = f"{self.bridge}-{self.nodes.index(node)}"
+        _no_link(link)  # of a lab that was killed
         _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(init))
         _ip("link", "set", link, "master", self.bridge, "up")
         self.running[node], self.inits[node] = outer, init
@@ -171,9 +172,7 @@ class Lab:
         """Pull a node's plug."""
         os.kill(self.inits.pop(node), signal.SIGKILL)
         self.running.pop(node).wait(20)
-        subprocess.run(
-            ["ip", "link", "del", f"{self.bridge}-{self.nodes.index(node)}"], capture_output=True, check=False
-        )
+        _no_link(f"{self.bridge}-{self.nodes.index(node)}")
 
     def start(self, name: str, *argv: str) -> None:
         """Start a daemon of the controller's machine."""
@@ -246,7 +245,7 @@ def _up(one: Lab) -> None:
     for name in ("state", "spool", "dev", "munge"):
         (folder / name).mkdir(mode=0o755)
     _write_conf(one)
-    subprocess.run(["ip", "link", "del", one.bridge], capture_output=True, check=False)  # of a lab that was killed
+    _no_link(one.bridge)  # of a lab that was killed
     _ip("link", "add", one.bridge, "type", "bridge")
     _ip("addr", "add", f"{one.address('ctl')}/24", "dev", one.bridge)
     _ip("link", "set", one.bridge, "up")
@@ -298,11 +297,15 @@ def _down(one: Lab) -> None:
                 daemon.wait(10)
             daemon.kill()
             daemon.wait(10)
-    subprocess.run(["ip", "link", "del", one.bridge], capture_output=True, check=False)
+    _no_link(one.bridge)
     for groups in Path("/sys/fs/cgroup").glob(f"*/slurm_s{one.id}n*"):  # a node that crashes leaves empty ones
         for group in sorted(groups.glob("**/"), reverse=True):
             with contextlib.suppress(OSError):
                 group.rmdir()
+
+
+def _no_link(name: str) -> None:
+    subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
 
 
 def _ip(*words: str) -> None:
