@@ -98,28 +98,29 @@ def main() -> None:
     heard = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
     for signum in heard:
         signal.signal(signum, _interrupt)
-    code = _run()
-    for signum in heard:  # nothing is left to be interrupted but Python's own end, which would take the exit code
+    end = _run()
+    for signum in heard:  # nothing is left to be interrupted: one Ctrl-C too many would only take the exit code
         signal.signal(signum, signal.SIG_IGN)
-    sys.exit(code)
+    sys.exit(_report(end) if isinstance(end, Exception) else end)
 
 
-def _run() -> int:
+def _run() -> Exception | str | int | None:
+    """What a command has failed with, or how it wants to leave."""
     try:
         app()
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        return end.code
     except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        return _report(error)
-    return 0
+        return error
+    return None
 
 
 def _report(error: Exception) -> int:
     from disagg_cli.console.sink import show_error
     from disagg_cli.runtime import disk, rundir
 
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
     if isinstance(error, OSError) and disk.is_full(error):
         error = disk.no_room(rundir.home(), error)
     if not isinstance(error, DisaggError):

@@ -119,18 +119,29 @@ def test_a_signal_ends_a_command_with_130(home, signum):
     assert stderr == f"error: interrupted by {signal.Signals(signum).name}\n"
 
 
-def test_a_signal_as_it_leaves_takes_no_exit_code(tmp_path):
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "atexit.register(ctrl_c)",
+        "tell = sink.show_error; sink.show_error = lambda *error, **how: (ctrl_c(), tell(*error, **how))",
+    ],
+    ids=["as it leaves", "as it tells of a failure"],
+)
+def test_a_signal_when_all_is_over_takes_no_exit_code(tmp_path, moment):
     """Whoever presses Ctrl-C once too often sees no traceback either."""
     (tmp_path / "late.py").write_text(
         "import atexit, os, signal\n"
         "from disagg_cli.cli.app import main\n"
-        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "from disagg_cli.console import sink\n"
+        "ctrl_c = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"{moment}\n"
         "main()\n"
     )
     done = subprocess.run(
         [sys.executable, tmp_path / "late.py", "explain", "nope"], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "error: no finding is called 'nope'" in done.stderr
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
