@@ -6,7 +6,7 @@ the servers will. What NIXL and NCCL open beside that, at ports of the kernel's 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,7 @@ async def with_ways(
         return await asyncio.gather(*(ask(host, do, **where(host)) for host in there))
 
     await of_all("listen", lambda host: {"where": _ports(there[host])})
-    ours = {a: ports for host in there for a, ports in _ports(there[host], _asked_from_here).items()}
+    ours = _together(_ports(places, _asked_from_here) for places in there.values())
     here = asyncio.to_thread(survey.unreached, ours, within)
     from_here, from_hosts = await asyncio.gather(
         here, of_all("reach", lambda host: {"where": _peers(host, there, ports), "timeout": within})
@@ -92,8 +92,17 @@ def _asked_by(servers: Collection[str], who: str) -> bool:
 def _peers(host: str, there: Mapping[str, Mapping[str, Mapping[int, str]]], ports: Ports) -> Places:
     """What the servers of a host connect to on the others."""
     mine = {who for at, wanted in ports.items() if at.name == host for who in wanted.values()}
-    others = [_ports(places, lambda who: _asked_by(mine, who)) for other, places in there.items() if other != host]
-    return {address: found for places in others for address, found in places.items()}
+    others = (places for other, places in there.items() if other != host)
+    return _together(_ports(places, lambda who: _asked_by(mine, who)) for places in others)
+
+
+def _together(several: Iterable[Places]) -> Places:
+    """Hosts may have one address: 127.0.0.1, say, where ssh reaches them at ports that are forwarded."""
+    found: Places = {}
+    for places in several:
+        for address, ports in places.items():
+            found.setdefault(address, []).extend(ports)
+    return found
 
 
 def _ports(places: Mapping[str, Mapping[int, str]], which: Callable[[str], bool] = lambda _: True) -> Places:
@@ -101,5 +110,7 @@ def _ports(places: Mapping[str, Mapping[int, str]], which: Callable[[str], bool]
     return {address: chosen for address, chosen in found.items() if chosen}
 
 
-def _of(places: Collection[str], lost: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    return {address: tuple(lost[address]) for address in places if lost.get(address)}
+def _of(places: Mapping[str, Collection[int]], lost: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """What is lost of these places; other hosts may have lost theirs at the same address."""
+    found = {address: tuple(port for port in lost.get(address, ()) if port in mine) for address, mine in places.items()}
+    return {address: ports for address, ports in found.items() if ports}

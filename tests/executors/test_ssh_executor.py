@@ -130,6 +130,19 @@ async def test_hosts_that_do_not_reach_each_other(ssh_lab, behind_a_jump_host, t
     assert [sessions.taken(host.address, wanted) for host, wanted in ports.items()] == [()] * 3
 
 
+async def test_hosts_of_one_address(ssh_lab, behind_a_jump_host):
+    """As containers that ssh reaches at forwarded ports of this machine: each has its own ports there."""
+    python = behind_a_jump_host(sys.executable)
+    executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(python)}))
+    hosts = [Host(name=name, address="127.0.0.1", gpus=0, local=False) for name in ("h1", "h2")]
+    ports = dict(zip(hosts, [{21920: "prefill-0 http"}, {21921: "decode-0 http"}], strict=True))
+    found = await executor.look(hosts, ports, [])
+    await executor.close()
+    for connection in executor._connections.values():
+        connection._leave()  # other tests count connections
+    assert [one.unreachable for one in found] == [{"127.0.0.1": (21920,)}, {"127.0.0.1": (21921,)}]
+
+
 async def test_a_python_in_the_home_folder_there(ssh_lab, tmp_path):
     with tempfile.TemporaryDirectory(dir=Path.home(), prefix=".disagg test-") as folder:
         (Path(folder) / "python").symlink_to(sys.executable)
