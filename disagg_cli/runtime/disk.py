@@ -15,6 +15,6 @@ def is_full(error: OSError) -> bool:
 
 
 def no_room(folder: Path, error: OSError) -> LaunchFailed:
-    """What to say where a launch cannot go on for that."""
+    """What to say where a command cannot go on for that."""
     fix = "make room, or set DISAGG_HOME to a folder on a larger disk"
     return LaunchFailed(f"disk full: {error.strerror}", where=str(error.filename or folder), fix=fix)

@@ -49,16 +49,7 @@ class Options:
 
 
 def record(prepared: Prepared, directory: RunDir) -> Recorder:
-    """Write down what is about to be started, and begin the run's record. LaunchFailed if the disk is full."""
-    try:
-        return _record(prepared, directory)
-    except OSError as error:
-        if disk.is_full(error):
-            raise disk.no_room(directory.path, error) from None
-        raise
-
-
-def _record(prepared: Prepared, directory: RunDir) -> Recorder:
+    """Write down what is about to be started, and begin the run's record."""
     directory.write_text("topology.yaml", _without_secrets(prepared))
     directory.write("plan.json", prepared.plan_document())
     directory.write("versions.json", {"schema": "disagg.versions/1", "versions": versions()})
