@@ -16,6 +16,7 @@ from typing import Any
 import platformdirs
 
 from disagg_cli.errors import UsageError
+from disagg_cli.runtime import disk
 
 HOME = "DISAGG_HOME"
 STATE_SCHEMA = "disagg.state/1"
@@ -144,6 +145,8 @@ def _new_folder(parent: Path, name: str) -> Path:
                 path.mkdir(mode=0o700)
                 return path
     except OSError as error:
+        if disk.is_full(error):
+            raise
         raise UsageError(
             f"cannot write to {parent}: {error.strerror}", fix=f"set {HOME} to a folder of yours"
         ) from None

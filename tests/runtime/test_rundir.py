@@ -121,6 +121,17 @@ def test_a_home_that_can_only_be_read(home, monkeypatch):
         rundir.create("demo")
 
 
+def test_a_home_that_has_no_room_is_no_wrong_home(home, monkeypatch):
+    """cli/app.py knows a full disk by its number."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", full)
+    with pytest.raises(OSError, match="No space left"):
+        rundir.create("demo")
+
+
 def test_a_file_that_is_not_there_is_empty(tmp_path):
     assert RunDir(tmp_path).read("state.json") == {}
 
