@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from command_line import disagg
 from runs import SLEEP, a_run, gone, process
+from waiting import wait_until
 
 from disagg_cli.executors import sessions
 
@@ -39,6 +40,7 @@ def test_a_supervisor_that_is_suspended(home):
     with subprocess.Popen(SLEEP, start_new_session=True) as supervisor:
         a_run(process("decode-0"), supervisor=supervisor.pid)
         supervisor.send_signal(signal.SIGSTOP)
+        wait_until(lambda: sessions.suspended(supervisor.pid), 60)
         said = f"its supervisor is suspended and sees nothing (`kill -CONT {supervisor.pid}` wakes it)"
         assert said in disagg("status").stdout
         assert f"{supervisor.pid}, suspended" in disagg("ps").stdout

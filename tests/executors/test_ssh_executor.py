@@ -307,7 +307,11 @@ async def test_letting_go_of_a_host_does_not_read_the_ssh_config(ssh_lab, tmp_pa
     await executor.look([replace(HERE, name="h1")], {}, [])
     connection, before = executor._at("h1"), asked.read_text()
     await executor.close()
-    (shares,) = [one for one in psutil.process_iter(["cmdline"]) if f"{connection._socket} [mux]" in _words(one)]
+
+    def shares():
+        return [one for one in psutil.process_iter(["cmdline"]) if f"{connection._socket} [mux]" in _words(one)]
+
+    assert shares()
     connection._leave()
-    await until(lambda: not shares.is_running() or shares.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: not shares(), within=60)
     assert asked.read_text() == before

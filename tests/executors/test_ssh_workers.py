@@ -184,11 +184,12 @@ async def test_what_was_written_while_nobody_followed(ssh_lab, tmp_path):
 
 async def test_a_helper_that_nobody_asks_anything(ssh_lab, tmp_path, monkeypatch):
     """Its connection has been cut, and its sshd may not know. Where that is not so, the next question makes another."""
-    sent = modules() | {"helper": re.sub(r"^ALONE_S = .*$", "ALONE_S = 1", modules()["helper"], flags=re.MULTILINE)}
-    monkeypatch.setattr(ssh_connection, "modules", lambda: sent)
+    sent = modules() | {"helper": re.sub(r"^ALONE_S = .*$", "ALONE_S = 3", modules()["helper"], flags=re.MULTILINE)}
     async with ssh_place(tmp_path, ssh_lab) as here:
-        await here.executor.look([here.host], {}, [])
-        await until(lambda: not ssh_lab.processes("h1"), within=60)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(ssh_connection, "modules", lambda: sent)
+            await here.executor.look([here.host], {}, [])
+            await until(lambda: not ssh_lab.processes("h1"), within=60)
         handle = await here.start(FOREVER)
         assert await here.executor.survivors(handle) == (handle.pid,)
 

@@ -110,7 +110,6 @@ def test_stop_asks_the_supervisor(home):
         assert supervisor.wait(10) == -signal.SIGTERM
 
 
-@pytest.mark.timeout(20)
 def test_stop_wakes_a_supervisor_that_ctrl_z_has_suspended(home):
     with running() as supervisor:
         run = a_run(supervisor=supervisor.pid).directory
