@@ -23,6 +23,9 @@ SYSTEM_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/hpcx/ucx/l
 GPU_CLASSES = ("0x0302", "0x0300")
 NVIDIA = "0x10de"
 NVIDIA_SMI_S = 15.0
+BACKLOG = 4096
+"""Connections that a listener takes though nobody accepts them, as far as the kernel goes along (listen(2)): one from
+each host. Python asks for 128, and the kernel answers no more than those."""
 AT_ONCE = 64
 """Connections that are tried side by side."""
 
@@ -95,7 +98,7 @@ def _can_bind(address: str, port: int) -> bool:
 def listen(address: str, port: int) -> socket.socket:
     """A listener at an address of this host. OSError if there can be none."""
     listener = _bound(address, port)
-    listener.listen()
+    listener.listen(BACKLOG)
     return listener
 
 
