@@ -113,7 +113,7 @@ class Cluster:
 
     def nothing_left(self):
         wait_until(lambda: not self.lab.jobs(), 30)
-        wait_until(lambda: not self.lab.processes(), 10)
+        wait_until(lambda: not self.lab.processes(), 30)
 
 
 def secrets_in(folder):

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
+from waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "evals"))
 from mock_server import MockServer, hangs, says, serving_in_thread, unavailable
@@ -97,11 +97,9 @@ def test_an_interrupted_run_writes_what_there_is(server, tmp_path, signum):
         [*COMMAND, "--url", server.url, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True
     )
     log = tmp_path / "samples.jsonl"
-    deadline = time.monotonic() + 20
-    while not (log.exists() and log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and log.read_text(), 60)
     os.kill(process.pid, signum)
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode != 0
     assert f"interrupted by {signum.name}" in stderr
     assert json.loads((tmp_path / "summary.json").read_text())["counts"]["skipped"] == 39
