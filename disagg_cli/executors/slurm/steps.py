@@ -95,7 +95,9 @@ class SlurmExecutor:
             for host in hosts
             if host.name in self._nodes
         ]
-        return tuple(await asyncio.gather(*(self._look(host, listeners, paths) for host, listeners in wanted)))
+        async with asyncio.TaskGroup() as looks:  # unlike gather, it waits for all of them where it is cancelled
+            found = [looks.create_task(self._look(host, listeners, paths)) for host, listeners in wanted]
+        return tuple(one.result() for one in found)
 
     async def _look(self, host: Host, ports: Mapping[str, list[int]], paths: Sequence[str]) -> HostFacts:
         """survey.py is sent there as text: nothing has to be installed."""
@@ -116,7 +118,7 @@ class SlurmExecutor:
 
     async def provide(self, hosts: Sequence[Host], folder: Path) -> None:
         """See that the nodes share the file system that it is on."""
-        looks = await asyncio.gather(*(self._look(host, {}, [str(folder)]) for host in hosts))
+        looks = await self.look(hosts, {}, [str(folder)])
         if without := [found.host for found in looks if found.missing or found.problem]:
             raise LaunchFailed(
                 f"{folder} is not on {', '.join(without)}",
@@ -304,6 +306,8 @@ async def _end(srun: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(srun.wait(), PATIENCE_S)
     if srun.returncode is None:
         sessions.kill_session(srun.pid)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(srun.wait(), PATIENCE_S)
 
 
 def _signal_or_code(code: int) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+import psutil
 import pytest
 from allocation import host, steps
 from waiting import until
@@ -331,6 +332,22 @@ async def test_a_look_that_fails_says_why(held, tmp_path):
         (found,) = await here.executor.look([host(held)], {}, [])
     assert "/no/such/python" in found.problem
     assert held.nodes[1] in found.fix
+
+
+async def test_a_look_that_is_interrupted(held, tmp_path, monkeypatch):
+    """It is over once all of its sruns are, also one that is deaf to SIGTERM."""
+    (srun := tmp_path / "srun").write_text(
+        f"#!/bin/sh\ncase $* in *nodelist={held.nodes[1]}*) trap '' TERM;; esac\n"
+        f"touch {tmp_path}/$$.asked; while :; do sleep 0.1; done\n"
+    )
+    srun.chmod(0o755)
+    async with steps(held, tmp_path) as here:
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        look = asyncio.create_task(here.executor.look([host(held, 0), host(held, 1)], {}, []))
+        await until(lambda: len([*tmp_path.glob("*.asked")]) == 2, 60)
+        look.cancel()
+        await asyncio.wait([look])
+    assert not [one for one in psutil.process_iter(["cmdline"]) if str(srun) in (one.info["cmdline"] or ())]
 
 
 async def test_a_folder_that_is_not_shared(held, tmp_path):
