@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disagg_cli.errors import LaunchFailed
-from disagg_cli.executors import helper, openssh
+from disagg_cli.executors import helper, openssh, sessions
 from disagg_cli.executors.protocol import HostLost
 from disagg_cli.settings import Timeouts
 
@@ -179,9 +179,9 @@ class Connection:
         except (TimeoutError, ConnectionError, ValueError):
             reason = f"no answer within {within:.0f} s"
         except asyncio.CancelledError:
-            await _end(process)
+            await _give_up(process)
             raise
-        await _end(process)
+        await _give_up(process)
         await self._forget_shared()
         fix = _fix(reason) or "see what `ssh {host} true` says"
         raise HostLost(f"{self.host}: {reason}", where=self.host, fix=fix.format(host=self.host))
@@ -236,6 +236,12 @@ def modules() -> dict[str, str]:
     here = Path(__file__).parent
     folders = {"survey": here.parent / "topology"}
     return {name: (folders.get(name, here) / f"{name}.py").read_text() for name in SENDS}
+
+
+async def _give_up(process: asyncio.subprocess.Process) -> None:
+    """End an ssh that does not get there, with its ProxyCommand; of one that did, that belongs to who shares it."""
+    sessions.kill_session(process.pid)
+    await _end(process)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

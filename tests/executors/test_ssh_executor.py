@@ -53,6 +53,18 @@ async def test_an_ssh_config_that_never_ends(tmp_path):
     )
 
 
+async def test_a_proxy_command_that_never_ends(tmp_path):
+    """As ssh to a jump host does that answers nothing: it would outlive the ssh that was given up."""
+    (config := tmp_path / "ssh_config").write_text(f'Host *\n  ProxyCommand sh -c "sleep 300; : {tmp_path}"\n')
+    executor = SshExecutor(Site(settings={"config": str(config)}, timeouts=Timeouts(ask=1.0)))
+    (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
+    await executor.close()
+    assert facts.problem == "no answer within 1 s"
+    await until(
+        lambda: not [one for one in psutil.process_iter(["cmdline"]) if f": {tmp_path}" in _words(one)], within=60
+    )
+
+
 def _words(process):
     return " ".join(process.info["cmdline"] or ())
 
