@@ -77,6 +77,8 @@ def _table(state: RunState) -> RenderableType:
 def where_everything_is(directory: RunDir) -> RenderableType:
     """The last screen of a launch that serves."""
     rows = Table.grid(padding=(0, 2))
+    rows.add_column()
+    rows.add_column(overflow="fold")
     rows.add_row("router", Text(f"{directory.state()['url']}/v1/completions"))
     rows.add_row("run", Text(str(directory.path)))
     rows.add_row("logs", Text("disagg logs [WORKER] [-f]"))

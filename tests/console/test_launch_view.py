@@ -73,6 +73,13 @@ def test_where_everything_is(recorder):
     assert all(f"disagg {command}" in shown for command in ("logs", "eval gsm8k", "stop"))
 
 
+def test_a_path_that_is_wider_than_the_screen(tmp_path, monkeypatch):
+    """It goes on in the next line, and loses nothing."""
+    monkeypatch.setenv("DISAGG_HOME", str(tmp_path / ("x" * 200)))
+    directory = a_run().directory
+    assert str(directory.path) in "".join(text(where_everything_is(directory)).split())
+
+
 def test_a_path_with_brackets(tmp_path, monkeypatch):
     monkeypatch.setenv("DISAGG_HOME", str(tmp_path / "[red]x[/blue]"))
     assert "[red]x[/blue]" in text(where_everything_is(a_run().directory))
