@@ -34,6 +34,7 @@ else:
 
 BOOT = (
     "import sys,json,types;m=json.loads(sys.stdin.buffer.readline());"
+    'm or sys.exit("a start-up file of the login shell reads what is sent to Python");'
     '[exec(compile(s,n,"exec"),sys.modules.setdefault(n,types.ModuleType(n)).__dict__) for n,s in m.items()];'
     'sys.modules["helper"].main(m)'
 )
@@ -98,8 +99,8 @@ class Helper:
 
     def _write(self, line: str) -> None:
         with self.writing:
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            sys.stdout.buffer.write(line.encode() + b"\n")  # whatever PYTHONIOENCODING says
+            sys.stdout.buffer.flush()
 
     def folder(self, token: str) -> Path:
         """Where a worker's files are. The home folder may be shared between hosts."""

@@ -36,6 +36,8 @@ FIXES = {
     "onnection refused": "see that the host is up, and its sshd at the port that `ssh -G {host}` shows",
     "timed out": UP,
     "No route to host": UP,
+    "start-up file": "have it read only for people, behind `[ -t 0 ]`: ~/.bashrc on {host}",
+    "restricted": "log in there as a user whose shell is not a restricted one: User in ~/.ssh/config",
     "SyntaxError": PYTHON,
     "cannot execute": PYTHON,
     "ermission denied": PYTHON,

@@ -91,10 +91,14 @@ async def test_one_connection_carries_everything(ssh_lab, tmp_path):
         await other.close()
 
 
-@pytest.mark.parametrize("banner", ["Welcome to h1\\n", "Welcome to h1, "], ids=["a line", "an unfinished line"])
-async def test_what_the_login_shell_prints_is_no_answer(ssh_lab, tmp_path, banner):
+@pytest.mark.parametrize(
+    "does",
+    ['printf "Welcome to h1\\n"', 'printf "Welcome to h1, "', "export PYTHONIOENCODING=utf-16"],
+    ids=["prints a line", "prints an unfinished line", "sets an encoding"],
+)
+async def test_what_the_login_shell_does_changes_no_answer(ssh_lab, tmp_path, does):
     noisy = tmp_path / "python"
-    noisy.write_text(f'#!/bin/sh\nprintf "{banner}"\nexec "{sys.executable}" "$@"\n')
+    noisy.write_text(f'#!/bin/sh\n{does}\nexec "{sys.executable}" "$@"\n')
     noisy.chmod(0o755)
     executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": str(noisy)}))
     (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
@@ -266,6 +270,9 @@ async def test_a_lost_connection_is_gone_before_there_is_another(ssh_lab, tmp_pa
         assert order == ["forgotten", "connecting"]
 
 
+PYTHON = "executor.ssh.python"
+
+
 @pytest.mark.parametrize(
     ("change", "problem", "fix"),
     [
@@ -288,19 +295,26 @@ async def test_why_a_host_cannot_be_reached(ssh_lab, tmp_path, change, problem, 
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("said", "problem", "fix"),
     [
-        ("echo This account is not available; exit 1", "This account is not available"),
-        ("echo '  File \"<string>\", line 1' >&2; echo 'SyntaxError: invalid syntax' >&2; exit 1", "SyntaxError"),
-        ("exec /etc/passwd", "/etc/passwd: Permission denied"),
+        ("echo This account is not available; exit 1", "This account is not available", "see what `ssh h1 true` says"),
+        (
+            "echo '  File \"<string>\", line 1' >&2; echo 'SyntaxError: invalid syntax' >&2; exit 1",
+            "SyntaxError",
+            PYTHON,
+        ),
+        ("exec /etc/passwd", "/etc/passwd: Permission denied", PYTHON),
         (
             "printf 'fish: Unknown command: python4\\nfish: \\nexec python4\\n     ^~~~~~^\\n' >&2; exit 127",
             "Unknown command",
+            PYTHON,
         ),
+        ("echo 'rbash: line 1: exec: restricted' >&2; exit 127", "exec: restricted", "whose shell is not a restricted"),
+        (f"read -r _; exec '{sys.executable}' \"$@\"", "a start-up file of the login shell reads", "~/.bashrc on h1"),
     ],
-    ids=["nologin", "an old Python", "no program", "fish"],
+    ids=["nologin", "an old Python", "no program", "fish", "a restricted shell", "a start-up file that reads"],
 )
-async def test_why_there_is_no_python_there(ssh_lab, tmp_path, said, problem):
+async def test_why_there_is_no_python_there(ssh_lab, tmp_path, said, problem, fix):
     """In the words of whatever stands in its place, which may take more than the last line, or the output."""
     (python := tmp_path / "python").write_text(f"#!/bin/sh\n{said}\n")
     python.chmod(0o755)
@@ -308,7 +322,7 @@ async def test_why_there_is_no_python_there(ssh_lab, tmp_path, said, problem):
     (facts,) = await executor.look([replace(HERE, name="h1")], {}, [])
     await executor.close()
     assert problem in facts.problem
-    assert ("executor.ssh.python" in facts.fix) is (problem != "This account is not available")
+    assert fix in facts.fix
 
 
 async def test_letting_go_of_a_host_does_not_read_the_ssh_config(ssh_lab, tmp_path):
