@@ -26,6 +26,9 @@ class Timeouts:
     unanswered: float = 4.0
     """The same, where nobody knows whether it goes: its host does not answer."""
 
+    hurried: float = 2.0
+    """The same, and for each answer, once somebody is in a hurry."""
+
     poll: float = 0.1
     """Between two looks at processes and health."""
 

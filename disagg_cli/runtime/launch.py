@@ -147,10 +147,11 @@ class Launch:
     async def _start_to_stop(self) -> None:
         async with self._executor() as executor:
             supervisor = Supervisor(executor, self.recorder, self.timeouts)
+            drain = True
             try:
                 await self._keep_up(executor, supervisor)
             except LaunchFailed:
-                self.hurry.set()  # a peer of a dead worker has nothing to drain: its requests cannot end
+                drain = False  # a peer of a dead worker has nothing to drain: its requests cannot end
                 raise
             finally:
                 self.recorder.ending = True
@@ -158,10 +159,10 @@ class Launch:
                 try:
                     self.recorder.run_phase("stopping", "every process to end")
                 finally:  # whatever a listener does, no process is left
-                    left = await supervisor.stop(self.hurry)
+                    left = await supervisor.stop(self.hurry, drain=drain)
                 self.recorder.event("stop", in_words(left) or "all ended", left=list(left))
         if left:
-            raise LaunchFailed(in_words(left))
+            raise LaunchFailed(in_words(left), fix=f"run `disagg stop --run {self.recorder.state.run}` later")
         if self.eval_error:
             raise self.eval_error
 
@@ -200,10 +201,9 @@ class Launch:
         names = self._to_restart(dead)
         what = "the router" if dead == "router" else "all prefill and decode workers"
         self.recorder.restarting(f"{what} to start again after {dead} died, in {pause:.0f} s")
-        at_once = asyncio.Event()
-        at_once.set()  # nothing to drain: a request needs both sides of its pair
         for some in (["router"], [name for name in names if name != "router"]):
-            if left := await supervisor.end(some, at_once):
+            # nothing to drain: a request needs both sides of its pair
+            if left := await supervisor.end(some, self.hurry, drain=False):
                 raise LaunchFailed(in_words(left))
         self.recorder.again(names)
         await asyncio.sleep(pause)
@@ -311,7 +311,7 @@ class Launch:
                 signal.signal(signum, handler)
 
     def _signalled(self, signum: signal.Signals) -> None:
-        """The first signal asks for a stop; a second one skips the time of grace."""
+        """The first signal asks for a stop; a second one skips the time of grace, and waits for no lost host."""
         if self.stop_asked.is_set():
             self.hurry.set()
         else:

@@ -5,8 +5,9 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -24,6 +25,7 @@ HOUSEKEEPING_S = 1.0
 KILL_AGAIN_S = 1.0
 """Between two SIGKILLs for the same session: it may have had a child in between, and another host may have lost one."""
 RUNS_ON = "still running after SIGKILL"
+T = TypeVar("T")
 RECENT = 5
 """Looks. What the OOM killer did before these has nothing to do with a death now."""
 
@@ -161,58 +163,73 @@ class Supervisor:
             if name in self._owned:
                 self._owned[name].released = True
 
-    async def stop(self, hurry: asyncio.Event) -> dict[str, str]:
+    async def stop(self, hurry: asyncio.Event, *, drain: bool = True) -> dict[str, str]:
         """End every process. Return who is left, and why."""
-        return await self.end(list(self._owned), hurry)
+        return await self.end(list(self._owned), hurry, drain=drain)
 
-    async def end(self, names: Sequence[str], hurry: asyncio.Event) -> dict[str, str]:
-        """End processes: ask, wait the grace time or until `hurry`, then kill sessions. Return who is left, and why.
+    async def end(self, names: Sequence[str], hurry: asyncio.Event, *, drain: bool = True) -> dict[str, str]:
+        """End processes: ask, wait the grace time, then kill sessions. Return who is left, and why.
 
-        Each ends by itself, so that a host that is lost keeps nobody on the others from being ended and collected.
-        Whoever is cancelled in the middle of this has not lost them: they are still in `handles`.
+        Each ends by itself, and is on record as gone once it is, so that a host that is lost keeps nobody on the others
+        from being ended and collected. drain: whether there is a time of grace. `hurry` ends it, and the patience with
+        hosts that do not answer. Whoever is cancelled in the middle of this has not lost them: they are in `handles`.
         """
         handles = [self._owned[name].handle for name in names if name in self._owned]
         self.release(names)
         for handle in handles:
             self._note_segments(handle.name)
-        whys = await asyncio.gather(*(self._end(handle, hurry) for handle in handles))
-        left = {handle.name: why for handle, why in zip(handles, whys, strict=True) if why}
-        ended = [handle.name for handle in handles if handle.name not in left]
-        for name in ended:
-            del self._owned[name]
-            self.recorder.gone(name)
-        processes = self.recorder.state.processes
-        shared_memory.remove(segment for name in ended for segment in processes[name].segments)
-        return left
+        grace = self.timeouts.grace if drain else 0.0
+        ends = [asyncio.create_task(self._end(handle, hurry, grace)) for handle in handles]
+        await asyncio.gather(*ends, return_exceptions=True)  # whatever one comes to, the others are waited for
+        return {handle.name: why for handle, end in zip(handles, ends, strict=True) if (why := end.result())}
 
-    async def _end(self, handle: Handle, hurry: asyncio.Event) -> str:
+    async def _end(self, handle: Handle, hurry: asyncio.Event, grace: float) -> str:
         """End one process, and fetch what is left of its log. Why it is left, or nothing."""
         with contextlib.suppress(Exception):  # one that cannot be asked is killed below, like one that does not listen
-            await self.executor.terminate(handle)
-        deadline = time.monotonic() + self.timeouts.grace
-        while await self._runs(handle) and time.monotonic() < deadline and not hurry.is_set():
+            await self._answer(self.executor.terminate(handle), hurry)
+        deadline = time.monotonic() + grace
+        while not hurry.is_set() and time.monotonic() < deadline and await self._runs(handle, hurry):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurry.wait(), self.timeouts.poll)
         begun, killed = time.monotonic(), -math.inf
-        while why := await self._runs(handle):
+        while why := await self._runs(handle, hurry):
             now = time.monotonic()
-            if now - begun > (self.timeouts.gone if why == RUNS_ON else self.timeouts.unanswered):
+            unanswered = self.timeouts.hurried if hurry.is_set() else self.timeouts.unanswered
+            if now - begun > (self.timeouts.gone if why == RUNS_ON else unanswered):
                 return why
             if now - killed > KILL_AGAIN_S:
                 killed = now
                 with contextlib.suppress(Exception):
-                    await self.executor.kill(handle)
+                    await self._answer(self.executor.kill(handle), hurry)
             await asyncio.sleep(self.timeouts.poll)
         with contextlib.suppress(Exception):
-            await self.executor.collect(handle)
+            await self._answer(self.executor.collect(handle), hurry)
+        self._gone(handle.name)
         return ""
 
-    async def _runs(self, handle: Handle) -> str:
+    async def _runs(self, handle: Handle, hurry: asyncio.Event) -> str:
         """Why a process is taken for one that runs: it does, or its host cannot be asked. Empty if it is gone."""
         try:
-            return RUNS_ON if await self.executor.survivors(handle) else ""
+            return RUNS_ON if await self._answer(self.executor.survivors(handle), hurry) else ""
         except Exception as error:  # noqa: BLE001 - whatever keeps the host from answering, the others must be ended
-            return f"nobody knows whether it still runs ({error})"
+            return f"nobody knows whether it still runs ({str(error) or 'its host does not answer'})"
+
+    async def _answer(self, asking: Coroutine[Any, Any, T], hurry: asyncio.Event) -> T:
+        """What an executor says, which takes its time over a lost host. TimeoutError if `hurry` does not leave it."""
+        asked, _ = tasks = asyncio.create_task(asking), asyncio.create_task(hurry.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(self.timeouts.hurried):
+                return await asked
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _gone(self, name: str) -> None:
+        """Nothing is left of a process, and that is said."""
+        del self._owned[name]
+        self.recorder.gone(name)
+        shared_memory.remove(self.recorder.state.processes[name].segments)
 
     def _note_segments(self, name: str) -> None:
         """What a process has in /dev/shm: known only while it runs, and wanted once it has been killed."""

@@ -289,6 +289,22 @@ def test_interrupted_twice(launch, topology, ssh_lab):
     nothing_left(ssh_lab)
 
 
+def test_interrupted_twice_while_a_host_hangs(launch, topology, ssh_lab, environment):
+    """The others are seen to end meanwhile; the second one stops waiting for the host."""
+    one = launch(topology())
+    ssh_lab.freeze("h3")
+    try:
+        one.process.send_signal(signal.SIGINT)
+        wait_until(lambda: {worker(one, name)["phase"] for name in ("prefill-0", "decode-0", "router")} == {"stopped"})
+        one.process.send_signal(signal.SIGINT)
+        code, output = ended(one, within=12)
+        assert (code, "nobody knows whether it still runs" in output, "decode-1" in output[-200:]) == (4, True, True)
+    finally:
+        ssh_lab.thaw("h3")
+    assert run(environment, "stop", "--run", one.run_dir.name).returncode == 0
+    nothing_left(ssh_lab)
+
+
 def test_two_launches_for_the_same_ports(launch, topology, ssh_lab):
     config = topology()
     one = launch(config)

@@ -337,6 +337,42 @@ async def test_a_lost_host_keeps_nobody_else_from_being_ended(supervised):
         assert [process["gone"] for process in on_record] == [False, True, True]
 
 
+class Hangs(LocalExecutor):
+    """A place whose host a does not answer. Nothing hangs on demand here."""
+
+    async def survivors(self, handle):
+        await asyncio.sleep(60 if handle.name == "decode-0" else 0)
+        return await super().survivors(handle)
+
+
+async def test_hurry_waits_for_no_host_that_hangs(supervised):
+    """What runs elsewhere is on record as gone before that, and says so."""
+    async with supervised(Timeouts(grace=0.0, gone=60.0, unanswered=60.0, hurried=0.2, poll=0.01)) as run:
+        run.supervisor.executor = Hangs()
+        await run.start(command("decode-0", FOREVER), command("decode-1", FOREVER))
+        hurry = asyncio.Event()
+        stopping = asyncio.create_task(run.supervisor.stop(hurry))
+        await until(lambda: run.phase("decode-1") == "stopped")
+        assert set(run.supervisor.handles) == {"decode-0"}
+        assert not stopping.done()
+        hurry.set()
+        left = await asyncio.wait_for(stopping, 10)
+        assert in_words(left) == "nobody knows whether it still runs (its host does not answer): decode-0"
+
+
+async def test_a_listener_that_fails_keeps_nobody_from_being_ended(supervised):
+    def broken(text):
+        raise ValueError(text)
+
+    async with supervised() as run:
+        await run.start(command("decode-0", FOREVER), command("decode-1", STUBBORN))
+        await run.ready("decode-1")
+        run.recorder.listeners.append(broken)
+        with pytest.raises(ValueError, match="stopped"):
+            await run.supervisor.stop(asyncio.Event(), drain=False)
+        assert run.left() == []
+
+
 async def test_stop_with_nothing_started(supervised):
     async with supervised() as run:
         assert await run.supervisor.stop(asyncio.Event()) == {}
