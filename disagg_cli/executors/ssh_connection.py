@@ -106,6 +106,8 @@ class Connection:
         self._count += 1
         number = self._count
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        # a failure that finds its question no longer waiting is not asyncio's to print
+        answer.add_done_callback(lambda one: one.cancelled() or one.exception())
         try:
             process.stdin.write(json.dumps({"id": number, "do": do, "with": what}).encode() + b"\n")
             async with asyncio.timeout(within):

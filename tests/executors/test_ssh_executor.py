@@ -1,6 +1,7 @@
 """What is particular to hosts that ssh reaches: addresses, configuration, connections."""
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
@@ -268,6 +269,24 @@ async def test_a_lost_connection_is_gone_before_there_is_another(ssh_lab, tmp_pa
         assert await here.executor.survivors(handle) == (handle.pid,)
         await dropping
         assert order == ["forgotten", "connecting"]
+
+
+async def test_a_connection_that_breaks_under_a_question_prints_nothing(ssh_lab, tmp_path):
+    """Its pipe breaks and its answer fails in the same moment; asyncio would say so on the user's screen."""
+    said = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+    async with ssh_place(tmp_path, ssh_lab) as here:
+        handle = await here.start(FOREVER)
+        connection = here.executor._at("h1")
+
+        async def breaks():
+            connection._fail("cut")
+            raise ConnectionResetError("Connection lost")
+
+        connection._process.stdin.drain = breaks
+        assert await here.executor.survivors(handle) == (handle.pid,)
+        gc.collect()
+        assert said == []
 
 
 PYTHON = "executor.ssh.python"
