@@ -1,4 +1,4 @@
-"""What must never stand in a log, a run record or on screen: values of variables and flags whose name says so."""
+"""What must never stand in a log, a run record or on screen: values that a name or their form says to be secrets."""
 
 import re
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ def masked(env: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name, value) else value for name, value in env.items()}
 
 
-def is_secret_flag(flag: str) -> bool:
-    """Whether a flag of this name, with or without its dashes, takes a secret."""
-    return bool(FLAG.search(flag.lstrip("-").replace("_", "-")))
+def is_secret_flag(flag: str, value: object = "") -> bool:
+    """Whether a flag, with or without its dashes, takes a secret by its name, or has a URL with a password."""
+    return bool(FLAG.search(flag.lstrip("-").replace("_", "-")) or PASSWORD_IN_URL.search(str(value)))
 
 
 def masked_flags(args: Mapping[str, object]) -> dict[str, object]:
     """The same flags, with the values of secret ones masked."""
-    return {flag: MASK if is_secret_flag(flag) else value for flag, value in args.items()}
+    return {flag: MASK if is_secret_flag(flag, value) else value for flag, value in args.items()}
 
 
 def without(text: str, env: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ def test_names_that_hold_secrets(name):
 def test_values_that_hold_secrets(value, secret):
     """As HTTPS_PROXY has it where a proxy asks for a password."""
     assert is_secret("HTTPS_PROXY", value) is secret
+    assert is_secret_flag("otlp-traces-endpoint", value) is secret
 
 
 @pytest.mark.parametrize("name", ["UCX_TLS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH"])

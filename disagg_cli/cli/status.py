@@ -40,8 +40,7 @@ def ps(
     from disagg_cli.runtime import listing
 
     cleaned = listing.clean() if clean else ()
-    found = listing.runs(ended=ended)
-    unreadable = listing.unreadable()
+    found, unreadable = listing.look(ended=ended)
     document = {
         "schema": "disagg.ps/1",
         "runs": [one.document() for one in found],

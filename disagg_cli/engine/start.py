@@ -63,8 +63,8 @@ def start(
     python: str, module: str, args: Mapping[str, FlagValue], env: Mapping[str, str], *, first: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Command line and environment of a module with these flags. first: words that come before them."""
-    plain = (*first, *flags({flag: value for flag, value in args.items() if not is_secret_flag(flag)}))
-    secret = {f"--{flag}": _words(value) for flag, value in args.items() if is_secret_flag(flag) and value}
+    plain = (*first, *flags({flag: value for flag, value in args.items() if not is_secret_flag(flag, value)}))
+    secret = {f"--{flag}": _words(value) for flag, value in args.items() if is_secret_flag(flag, value) and value}
     if not secret:
         return (python, "-m", module, *plain), dict(env)
     return (python, "-c", PROGRAM, module, *plain), {**env, SECRET_FLAGS: json.dumps(secret)}

@@ -20,6 +20,8 @@ Ports = Mapping[Host, Mapping[int, str]]
 Places = dict[str, list[int]]
 """Ports by address."""
 EVERYWHERE = ("0.0.0.0", "::")
+ASKED = ("router", " http", " bootstrap", " dist-init")
+"""How those that somebody on another machine connects to are called."""
 
 
 async def with_ways(
@@ -68,9 +70,13 @@ def not_looked_at(host: str, error: DisaggError) -> HostFacts:
 
 
 def _bindable(host: HostFacts, ports: Ports) -> dict[str, dict[int, str]]:
-    """What will listen on a host, by address, but for what cannot: that has findings of its own."""
+    """What is asked on a host from others, by address, but for what cannot listen: that has findings of its own."""
     return {
-        at.address: {port: who for port, who in wanted.items() if port not in host.taken.get(at.address, ())}
+        at.address: {
+            port: who
+            for port, who in wanted.items()
+            if who.endswith(ASKED) and port not in host.taken.get(at.address, ())
+        }
         for at, wanted in ports.items()
         if at.name == host.host and at.address not in (*host.foreign, *EVERYWHERE)
     }

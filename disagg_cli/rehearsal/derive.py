@@ -168,14 +168,14 @@ def _pool_in_words(role: Role, pool: RoleSpec, kv_heads: int | None) -> str:
 
 def _router_args(spec: TopologySpec) -> dict[str, FlagValue]:
     """Flags of the router, without those that hold secrets: they have no place in the topology of a rehearsal."""
-    return {flag: value for flag, value in spec.router.args.items() if not is_secret_flag(flag)}
+    return {flag: value for flag, value in spec.router.args.items() if not is_secret_flag(flag, value)}
 
 
 def _around(spec: TopologySpec, installed: str | None) -> list[Note]:
     """The router, hosts, release and eval."""
     notes = [Note(kind="as written", what=f"router policy {spec.router.policy}")]
     notes += [Note(kind="as written", what=f"router --{flag}") for flag in _router_args(spec)]
-    secret = [flag for flag in spec.router.args if is_secret_flag(flag)]
+    secret = [flag for flag, value in spec.router.args.items() if is_secret_flag(flag, value)]
     why = "a secret, and a rehearsal has no clients but its own"
     notes += [Note(kind="not covered", what=f"router --{flag}", why=why) for flag in secret]
     notes.append(Note(kind="as written", what=f"ports from {spec.ports} on, router {spec.router.port}"))

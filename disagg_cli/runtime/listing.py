@@ -1,7 +1,5 @@
 """All runs at once: which serve, which have lost their supervisor, and how to clear those away."""
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -65,27 +63,27 @@ class Listed:
         }
 
 
-def runs(*, ended: bool) -> tuple[Listed, ...]:
-    """The runs of this DISAGG_HOME, newest first; with `ended` also those that are over and done with."""
-    found = sorted(_all(), key=lambda one: one.status.state["started"], reverse=True)
-    return tuple(one for one in found if ended or one.status.phase != "ended")
+def look(*, ended: bool) -> tuple[tuple[Listed, ...], tuple[str, ...]]:
+    """The runs of this DISAGG_HOME, newest first, and of those that cannot be read what is wrong with them.
 
-
-def unreadable() -> tuple[str, ...]:
-    """Of each run whose state cannot be read, what is wrong with it."""
-    said = []
-    for run in _folders():
+    ended: also those that are over and done with.
+    """
+    found: list[Listed] = []
+    unreadable: list[str] = []
+    for run in map(RunDir, sorted((rundir.home() / "runs").glob("*"))):
         try:
-            run.state()
+            if run.state():  # without one: a launch that has not begun, or none of ours
+                found.append(Listed(run=run, status=control.status(run)))
         except UsageError as error:
-            said.append(error.what)
-    return tuple(sorted(said))
+            unreadable.append(error.what)
+    found.sort(key=lambda one: one.status.state["started"], reverse=True)
+    return tuple(one for one in found if ended or one.status.phase != "ended"), tuple(unreadable)
 
 
 def clean() -> tuple[dict[str, Any], ...]:
     """End what stale runs have left running; their records stay. Return what was done, run by run."""
     done = []
-    for one in runs(ended=False):
+    for one in look(ended=False)[0]:
         if one.stale:
             try:
                 leftovers, error = control.stop(one.run), ""
@@ -93,13 +91,3 @@ def clean() -> tuple[dict[str, Any], ...]:
                 leftovers, error = (), failure.what
             done.append({"run": one.run.path.name, "leftovers": list(leftovers), "error": error})
     return tuple(done)
-
-
-def _all() -> Iterator[Listed]:
-    for run in _folders():
-        with contextlib.suppress(UsageError):  # without a state: a launch that has not begun, or none of ours
-            yield Listed(run=run, status=control.status(run))
-
-
-def _folders() -> Iterator[RunDir]:
-    return map(RunDir, (rundir.home() / "runs").glob("*"))

@@ -125,7 +125,7 @@ def change(document: Document, sets: Sequence[str] = (), unsets: Sequence[str] =
 def _refuse_secrets(path: places.Path, value: Any, name: str) -> None:
     """UsageError where a value, or what it holds, is a secret."""
     kind, last = path[-2:-1], str(path[-1])
-    if (kind == ("env",) and is_secret(last, value)) or (kind == ("args",) and is_secret_flag(last)):
+    if (kind == ("env",) and is_secret(last, value)) or (kind == ("args",) and is_secret_flag(last, value)):
         raise UsageError(
             f"{name}: a secret does not belong on a command line, where everybody on the machine can read it",
             fix=f"write `{last}: ${{VARIABLE}}` in the topology, and export the variable",

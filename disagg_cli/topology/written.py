@@ -7,10 +7,7 @@ import yaml
 
 from disagg_cli.secrets import MASK, is_secret, is_secret_flag
 
-SECRETS: Mapping[str, Callable[[str, object], bool]] = {
-    "env": is_secret,
-    "args": lambda flag, _: is_secret_flag(flag),
-}
+SECRETS: Mapping[str, Callable[[str, object], bool]] = {"env": is_secret, "args": is_secret_flag}
 """Whether what stands below a key of this name is a secret."""
 
 

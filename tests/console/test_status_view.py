@@ -113,7 +113,7 @@ def test_watched_on_a_terminal(recorder):
 def test_runs_side_by_side(home):
     a_run(process("decode-0", phase="proven"), process("router"), name="first")
     a_run(name="second", supervisor=gone())
-    header, second, first, hint = text(runs_table(listing.runs(ended=False), ())).splitlines()
+    header, second, first, hint = text(runs_table(listing.look(ended=False)[0], ())).splitlines()
     assert header.split() == ["run", "phase", "for", "supervisor", "processes", "ports"]
     assert second.split()[1:] == ["lost", "0", "s", "gone", "0", "of", "0"]
     assert first.split()[4:] == [str(os.getpid()), "1", "of", "2", "1"]

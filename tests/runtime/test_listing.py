@@ -29,11 +29,11 @@ def ended(name):
 
 
 def names(*, all_of_them=False):
-    return [one.status.state["name"] for one in listing.runs(ended=all_of_them)]
+    return [one.status.state["name"] for one in listing.look(ended=all_of_them)[0]]
 
 
 def test_no_run(home):
-    assert listing.runs(ended=True) == ()
+    assert listing.look(ended=True) == ((), ())
 
 
 def test_runs_side_by_side_the_newest_first(home):
@@ -51,7 +51,7 @@ def test_what_has_ended_is_listed_where_it_is_asked_for(home):
 
 def test_a_run_without_its_supervisor_is_stale(home):
     a_run(name="lost", supervisor=gone())
-    (one,) = listing.runs(ended=False)
+    (one,), _ = listing.look(ended=False)
     assert (one.stale, one.document()["phase"]) == (True, "lost")
 
 
@@ -60,7 +60,7 @@ def test_how_many_are_there_and_where_they_listen(home):
     for number, one in enumerate(recorder.state.processes.values()):
         one.url = f"http://127.0.0.1:{3000 + number}"
     recorder.save()
-    (one,) = listing.runs(ended=False)
+    (one,), _ = listing.look(ended=False)
     assert (one.alive, one.ports) == (1, (3000, 3001, 3002))
 
 
@@ -72,7 +72,7 @@ def test_how_many_outlived_their_supervisor(home):
             process("decode-0", gone(), born=1.0, phase="proven"),
             supervisor=gone(),
         )
-        (one,) = listing.runs(ended=False)
+        (one,), _ = listing.look(ended=False)
         assert one.alive == 1
 
 
@@ -84,13 +84,14 @@ def test_a_folder_that_holds_no_run_is_passed_over(home):
     assert names() == ["demo"]
 
 
-def test_a_run_that_cannot_be_read_is_named(home):
+@pytest.mark.parametrize("record", ["state.json", "job.json"])
+def test_a_run_that_cannot_be_read_is_named(home, record):
     a_run(name="fine")
     broken = a_run(name="broken").directory
-    (broken.path / "state.json").write_text("{")
+    (broken.path / record).write_text("{")
     assert names(all_of_them=True) == ["fine"]
-    (said,) = listing.unreadable()
-    assert said.startswith(f"state.json of {broken.path.name} cannot be read: ")
+    _, (said,) = listing.look(ended=False)
+    assert said.startswith(f"{record} of {broken.path.name} cannot be read: ")
 
 
 def test_cleaning_ends_what_is_left_and_keeps_the_record(home):
