@@ -1,11 +1,16 @@
 """What happens in a run, told to somebody elsewhere: from its files, and from Slurm where that supervises it."""
 
+import asyncio
+import contextlib
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from disagg_cli.errors import DisaggError, LaunchFailed
-from disagg_cli.runtime import control, job
+from disagg_cli.executors.slurm import nodes
+from disagg_cli.runtime import control, job, reach
 from disagg_cli.runtime.rundir import RunDir, event
 
 LOOK_S = 0.2
@@ -24,6 +29,8 @@ class Follower:
         self._place = 0
         self._waits = ""
         self._over = 0.0
+        self._unwatched = job.number_of(directory) is not None
+        self._told: deque[str] = deque()
 
     def until(self, *phases: str) -> Iterator[Mapping[str, Any]]:
         """Yield events until the run is in one of these phases. What ended it is raised, if it is not.
@@ -33,6 +40,7 @@ class Follower:
         while True:
             self.now = self._look()
             yield from self._events()
+            yield from self._of_its_node()
             waits = self.now.state["waiting_for"] if self.now.phase == "pending" else ""
             if waits not in ("", "Slurm (None)", self._waits):
                 self._waits = waits
@@ -44,6 +52,18 @@ class Follower:
             if self.now.phase == "lost" and self._settled():
                 raise self._lost()
             time.sleep(LOOK_S)
+
+    def _of_its_node(self) -> Iterator[Mapping[str, Any]]:
+        """What is seen from here of the node on which disagg supervises the run: it cannot tell of its own end."""
+        if self._unwatched and self.now.phase != "pending":
+            self._unwatched = False
+            threading.Thread(target=self._watch, args=(self.now.state["host"],), daemon=True).start()
+        while self._told:
+            yield {"text": f"{self._told.popleft()}; disagg runs there"}
+
+    def _watch(self, node: str) -> None:
+        with contextlib.suppress(LaunchFailed):
+            asyncio.run(reach.of_host(node, nodes.address_of(node), [reach.NOBODYS], self._told.append))
 
     def _settled(self) -> bool:
         """Whether the supervisor has been gone for a while: over a network, its last words take their time."""

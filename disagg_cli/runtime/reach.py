@@ -8,8 +8,9 @@ import errno
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from disagg_cli.runtime.state import Recorder
 from disagg_cli.topology.deployment import Deployment
@@ -59,35 +60,40 @@ class Reach:
             for host in (share.host for share in worker.shares if not share.host.local):
                 listens = [worker.ports.http] if host == worker.host else []
                 ports.setdefault((host.name, host.address), []).extend(listens)
-        await asyncio.gather(*(self._watch(*host, [*found, NOBODYS]) for host, found in ports.items()))
+        looks = (of_host(*host, [*found, NOBODYS], partial(self._tell, host[0])) for host, found in ports.items())
+        await asyncio.gather(*looks)
         await asyncio.Event().wait()
 
-    async def _watch(self, name: str, address: str, ports: Sequence[int]) -> None:
-        """One host. What has never answered, as behind a firewall, tells nothing by its silence."""
-        try:
-            where = [await asyncio.to_thread(_resolved, address, port) for port in ports]
-        except OSError:
-            return
-        heard, misses, last = False, 0, 0.0
-        while True:
-            began = time.monotonic()
-            if await answers(where if misses or not heard else where[:1]):
-                if name in self._silent:
-                    self._silent.remove(name)
-                    self._tell(name, f"{name} answers again, after {time.monotonic() - last:.0f} s")
-                heard, misses, last = True, 0, time.monotonic()
-            elif heard:
-                misses += 1
-            if misses == MISSES:
-                self._silent.append(name)
-                self._tell(name, f"{name} ({address}) has answered no connection for {time.monotonic() - last:.0f} s")
-            await asyncio.sleep(began + LOOK_S - time.monotonic())
-
     def _tell(self, name: str, text: str) -> None:
+        answers = name in self._silent  # again
+        (self._silent.remove if answers else self._silent.append)(name)
         if self._recorder.ending:
             return
         self._recorder.state.waiting_for = f"{', '.join(self._silent)} to answer" if self._silent else ""
-        self._recorder.event("reach", text, host=name, answers=name not in self._silent)
+        self._recorder.event("reach", text, host=name, answers=answers)
+
+
+async def of_host(name: str, address: str, ports: Sequence[int], tell: Callable[[str], object]) -> None:
+    """Never return, and tell where a host answers nothing any more, and where it does again.
+
+    What has never answered, as behind a firewall, tells nothing by its silence.
+    """
+    try:
+        where = [await asyncio.to_thread(_resolved, address, port) for port in ports]
+    except OSError:
+        return
+    heard, misses, last = False, 0, 0.0
+    while True:
+        began = time.monotonic()
+        if await answers(where if misses or not heard else where[:1]):
+            if misses >= MISSES:
+                tell(f"{name} answers again, after {time.monotonic() - last:.0f} s")
+            heard, misses, last = True, 0, time.monotonic()
+        elif heard:
+            misses += 1
+        if misses == MISSES:
+            tell(f"{name} ({address}) has answered no connection for {time.monotonic() - last:.0f} s")
+        await asyncio.sleep(began + LOOK_S - time.monotonic())
 
 
 async def answers(where: Sequence[Where]) -> bool:

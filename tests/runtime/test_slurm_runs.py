@@ -233,10 +233,12 @@ def test_a_node_that_crashes(cluster):
 
 
 def test_the_node_of_disagg_crashes(cluster):
-    """The job runs on without it, and whoever follows it ends that."""
+    """The job runs on without it, and whoever follows it tells of it before Slurm does, and ends that."""
     launch = cluster.launch(cluster.topology())
     cluster.said("router  http://")
+    time.sleep(2)  # it has been looked at
     cluster.lab.crash(cluster.lab.nodes[0])
+    cluster.said("s; disagg runs there", 25)
     assert launch.wait(100) == 4
     assert f"node {cluster.lab.nodes[0]} of Slurm job" in cluster.state["reason"]
     assert cluster.ended()["exit_code"] == 4

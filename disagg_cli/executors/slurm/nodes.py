@@ -72,6 +72,12 @@ def _named(listed: str) -> list[tuple[str, str]]:
     return [(name, addresses.get(name, name)) for name in client.hostnames(listed)]
 
 
+def address_of(host: str) -> str:
+    """The address of the node that goes by this host name, from anywhere. LaunchFailed if Slurm knows no such node."""
+    ((_, address),) = _named(host.partition(".")[0])
+    return _address(address)
+
+
 def _address(given: str) -> str:
     """What other nodes reach: the address itself, or what a name stands for here. A name that stays one is bound as
     one: where a machine knows itself as 127.0.1.1, that would tell the others nothing, so loopback is not taken."""
