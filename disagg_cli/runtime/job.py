@@ -179,6 +179,12 @@ def raise_failure(directory: RunDir, number: str) -> None:
         raise LaunchFailed(job.sentence, where=str(directory.path / "launch.log"))
 
 
+def failed_nodes(state: Mapping[str, Any]) -> str:
+    """Which nodes of a run have failed, in a sentence."""
+    hosts = dict.fromkeys(one["host"] for one in state["processes"] if one["host"])
+    return client.failed(hosts) or "a node of it has failed"
+
+
 def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | None = None) -> DisaggError:
     """What is known of a run whose job ended without a word, written down as its end.
 
@@ -186,6 +192,8 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
     interrupted, and the exit code of any other is that of disagg, the job's only program.
     """
     what = now.job.sentence if now.job else f"Slurm no longer knows job {number}"
+    if now.job and now.job.state == "NODE_FAIL":
+        what += f": {failed_nodes(now.state)}"
     if now.job and now.job.lost:
         kind = LaunchFailed
         _scancel(number)  # what is left of it serves nobody

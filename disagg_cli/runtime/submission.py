@@ -10,7 +10,16 @@ from pathlib import Path
 from disagg_cli.errors import DisaggError, Interrupted, LaunchFailed
 from disagg_cli.executors.slurm import client, script
 from disagg_cli.executors.slurm.options import for_sbatch
-from disagg_cli.runtime.job import ALLOCATION, SCRIPT, TOPOLOGY, forget_secrets, stop, uninterrupted, write_down
+from disagg_cli.runtime.job import (
+    ALLOCATION,
+    SCRIPT,
+    TOPOLOGY,
+    failed_nodes,
+    forget_secrets,
+    stop,
+    uninterrupted,
+    write_down,
+)
 from disagg_cli.runtime.launch import record
 from disagg_cli.runtime.prepare import Prepared
 from disagg_cli.runtime.rundir import RunDir
@@ -93,19 +102,21 @@ def kept(directory: RunDir) -> Iterator[None]:
     try:
         yield
     except DisaggError as error:
-        raise _noted(directory, _taken_away(number, error) or error) from None
-    if preempted := _taken_away(number, None):
-        raise _noted(directory, preempted)
+        raise _noted(directory, _taken_away(directory, number, error) or error) from None
+    if taken := _taken_away(directory, number, None):
+        raise _noted(directory, taken)
 
 
-def _taken_away(number: str, error: DisaggError | None) -> DisaggError | None:
+def _taken_away(directory: RunDir, number: str, error: DisaggError | None) -> DisaggError | None:
     """What Slurm has done to the job, if that is why the run has ended.
 
-    A job that is preempted gets the same SIGTERM as one that somebody cancels. What fails while Slurm ends a job, such
-    as a look at a node, fails because of that.
+    A job that is preempted, or loses a node, gets the same SIGTERM as one that somebody cancels. What fails while Slurm
+    ends a job, such as a look at a node, fails because of that.
     """
     if client.preempted(number):
         return LaunchFailed(f"Slurm has taken the nodes of job {number} back: it was preempted")
+    if client.lost_a_node(number):
+        return LaunchFailed(f"Slurm has ended job {number}: {failed_nodes(directory.state())}")
     if error and not isinstance(error, Interrupted) and client.ends(number):
         return Interrupted(f"Slurm has ended job {number}; what was seen of that first: {error.what}")
     return None

@@ -303,10 +303,12 @@ def test_a_run_whose_supervisor_is_on_another_login_node(cluster):
     assert cluster.ended()["exit_code"] == 4
 
 
+APART = {"nodes": None, "prefill": {"nodes": 1}, "decode": {"nodes": 2, "args": {"comment": "decode"}}}
+
+
 def test_prefill_and_decode_apart(cluster):
     """A heterogeneous job: each role on nodes of its own component."""
-    apart = {"nodes": None, "prefill": {"nodes": 1}, "decode": {"nodes": 2, "args": {"comment": "decode"}}}
-    cluster.serve(slurm=apart)
+    cluster.serve(slurm=APART)
     assert {p["name"]: p["host"] for p in cluster.state["processes"]} == {
         "prefill-0": cluster.lab.nodes[0],
         "decode-0": cluster.lab.nodes[1],
@@ -316,6 +318,18 @@ def test_prefill_and_decode_apart(cluster):
     assert len(cluster.lab.jobs()) == 2
     assert cluster.disagg("stop").returncode == 0
     cluster.ended()
+
+
+def test_a_node_crashes_where_prefill_and_decode_are_apart(cluster):
+    """Slurm ends all of a heterogeneous job then, whatever it was asked.
+
+    No such job is to follow soon: one that Slurm cannot start at once on the node that is back waits for two minutes.
+    """
+    launch = cluster.launch(cluster.topology(slurm=APART))
+    cluster.said("router  http://")
+    cluster.lab.crash(cluster.lab.nodes[2])
+    assert launch.wait(100) == 4
+    assert f"node {cluster.lab.nodes[2]} has failed" in cluster.ended()["reason"]
 
 
 @pytest.mark.parametrize("asked", [["--mem=0", f"--gres=gpu:{GPUS}"], ["--gpus=12"], ["-n3", "--gpus-per-task=4"]])

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +106,14 @@ def preempted(number: str) -> bool:
     return any(one.get("PreemptTime", "None") != "None" for one in _shown(number))
 
 
+def lost_a_node(number: str) -> bool:
+    """Whether Slurm ends a job because a node of it has failed; false where it does not answer.
+
+    It does so in spite of --no-kill where the job is heterogeneous (22.05), and where somebody's own lacks that.
+    """
+    return any(one.get("Reason") == "NodeDown" for one in _shown(number))
+
+
 def ends(number: str) -> bool:
     """Whether Slurm is ending a job, or has; false where it does not answer."""
     return any(one.get("JobState") in ENDED | {"COMPLETING"} for one in _shown(number))
@@ -169,14 +177,18 @@ def _on(node: str, job: str, commands: str) -> str:
     return ask("srun", *where, "--gres=none", "--mpi=none", "/bin/sh", "-c", commands)
 
 
-def failure_of(node: str) -> str:
-    """What Slurm says of a node that has failed; nothing of one that has not, or that it will not talk about."""
+def failed(nodes: Iterable[str]) -> str:
+    """What Slurm says of those of these nodes that have failed; nothing where none has, or it will not talk of them."""
     try:
-        found = records(ask("scontrol", "--oneliner", "show", "node", node))[0]
-    except (LaunchFailed, IndexError):
+        found = records(ask("scontrol", "--oneliner", "show", "node", ",".join(nodes)))
+    except LaunchFailed:
         return ""
-    states = set(found.get("State", "").replace("*", "").split("+"))
-    return f"node {node} has failed ({found['State']})" if states & {"DOWN", "FAIL", "FAILING"} else ""
+    lost = {one["NodeName"]: one["State"] for one in found if _words(one["State"]) & {"DOWN", "FAIL", "FAILING"}}
+    return "; ".join(f"node {name} has failed ({state})" for name, state in lost.items())
+
+
+def _words(state: str) -> set[str]:
+    return set(state.replace("*", "").split("+"))
 
 
 def hostnames(compressed: str) -> list[str]:

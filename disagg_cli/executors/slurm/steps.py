@@ -188,7 +188,7 @@ class SlurmExecutor:
         if code is None:
             return None
         if handle.pid not in self._lost:  # srun returns 0 for a step whose node has failed (22.05)
-            self._lost[handle.pid] = await asyncio.to_thread(client.failure_of, handle.host)
+            self._lost[handle.pid] = await asyncio.to_thread(client.failed, [handle.host])
         if lost := self._lost[handle.pid]:
             raise LaunchFailed(f"{lost}, and {handle.name} with it", where=str(handle.log))
         return None if await self._goes_with_its_job(handle) else _signal_or_code(code)
