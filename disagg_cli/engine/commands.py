@@ -57,11 +57,10 @@ def worker_commands(
 ) -> tuple[Command, ...]:
     """Return one command for each host of the worker, the leader first."""
     commands = []
-    for rank, share in enumerate(worker.shares):
+    for rank, (name, share) in enumerate(zip(worker.processes, worker.shares, strict=True)):
         machine = machines(share.host)
         args = _worker_args(deployment, worker, model_path, rank)
         argv, env = start(machine.python, SERVER, args, worker_env(deployment, worker, rank, machine))
-        name = worker.name if rank == 0 else f"{worker.name}.{rank}"
         commands.append(Command(name=name, host=share.host, argv=argv, env=env))
     return tuple(commands)
 

@@ -90,9 +90,9 @@ class Proof:
         self.recorder.process_phase("router", "proven", f"answered after {answer['total_s']:.1f} s")
 
     def _all_proven(self) -> None:
-        """A worker is proven once all its pairs are."""
-        for worker in self.deployment.workers:
-            self.recorder.process_phase(worker.name, "proven")
+        """A worker is proven once all its pairs are, on all of its hosts: each rank has had its part of the KV."""
+        for name in (name for worker in self.deployment.workers for name in worker.processes):
+            self.recorder.process_phase(name, "proven")
 
     def _failure(self, what: str, failed: Sequence[PairResult | ParityResult]) -> ProbeFailed:
         """The plan's word first, then what both sides' logs say, then their last lines."""

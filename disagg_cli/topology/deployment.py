@@ -75,6 +75,11 @@ class Worker:
         return f"http://{bracketed(self.host.address)}:{self.ports.http}"
 
     @property
+    def processes(self) -> tuple[str, ...]:
+        """The names of its processes, as of its shares."""
+        return (self.name, *(f"{self.name}.{rank}" for rank in range(1, len(self.shares))))
+
+    @property
     def ranks(self) -> int:
         """How many ranks, and so GPUs, the worker has over all hosts. Plain DP makes whole replicas."""
         return self.tp * self.pp * (1 if self.dp_attention else self.dp)

@@ -1,6 +1,7 @@
 """`disagg launch` on a login node of a real Slurm cluster: cheap servers, everything else as it is."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -330,6 +331,31 @@ def test_a_node_crashes_where_prefill_and_decode_are_apart(cluster):
     cluster.lab.crash(cluster.lab.nodes[2])
     assert launch.wait(100) == 4
     assert f"node {cluster.lab.nodes[2]} has failed" in cluster.ended()["reason"]
+
+
+def test_a_worker_on_two_nodes(cluster, monkeypatch):
+    """A step on each; the end of the second one's is the end of the run."""
+    (smi := cluster.folder / "bin" / "nvidia-smi").parent.mkdir()
+    smi.write_text("#!/bin/sh\nfor gpu in 0 1 2 3; do echo GPU $gpu: NVIDIA GB200; done\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
+    wide = {"platform": "gb200-nvl72", "model": "Qwen/Qwen3-32B", "prefill": {"tp": 8}, "decode": {"tp": 4}}
+    launch = cluster.launch(cluster.topology(slurm={"nodes": None, "segment": 0}, **wide))
+    cluster.said("router  http://")
+    nodes = cluster.lab.nodes
+    there = sorted(cluster.lab.processes())
+    servers = [(at, args) for at, args in there if "cheap_python" in args and "--nnodes" in args]
+    meet = f"--dist-init-addr {cluster.lab.address(nodes[0])}:21003 --nnodes 2 --node-rank"
+    assert [(at, meet in args, args.split("--node-rank ")[1][0]) for at, args in servers] == [
+        (nodes[0], True, "0"),
+        (nodes[1], True, "1"),
+    ]
+    assert {one["phase"] for one in cluster.state["processes"]} == {"proven"}
+    pid = cluster.lab.on(nodes[1], "pgrep", "-f", "^[^ ]*python.*launch_server").strip()
+    cluster.lab.on(nodes[1], "kill", "-KILL", pid)
+    assert launch.wait(60) == 4
+    cluster.said("prefill-0.1 died: killed by SIGKILL", 1)
+    cluster.ended()
 
 
 @pytest.mark.parametrize("asked", [["--mem=0", f"--gres=gpu:{GPUS}"], ["--gpus=12"], ["-n3", "--gpus-per-task=4"]])
