@@ -221,6 +221,18 @@ def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
         with uninterrupted():
             _scancel(number)
             forget_secrets(directory)
+    try:
+        waited = _end(directory, number, at_once=at_once)
+    except Interrupted:  # Slurm goes on with that, and nobody may be there to see its end
+        if at_once:
+            with uninterrupted():
+                _say_ended(directory, number, Interrupted)
+        raise
+    _say_ended(directory, number, Interrupted if waited or at_once else None)
+
+
+def _end(directory: RunDir, number: str, *, at_once: bool) -> bool:
+    """Have the job end, and wait for it; whether it had not started."""
     now = look(directory, number)
     waited = now.job is not None and now.job.waits
     if now.job and now.supervised and not waited and not at_once:
@@ -231,9 +243,14 @@ def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:
         if not _wait(number, CANCEL_S):
             client.job(number)  # says so where Slurm does not answer
             raise LaunchFailed(f"Slurm job {number} does not end", fix=f"scancel {number}; squeue -j {number}")
+    return waited
+
+
+def _say_ended(directory: RunDir, number: str, kind: type[DisaggError] | None) -> None:
+    """Write down that the run has ended, unless disagg in the job has done so."""
     now = Now(state=directory.state(), job=look_at(number).job)
     if now.state.get("phase") != "ended":
-        lost(directory, number, now, Interrupted if waited or at_once else None)
+        lost(directory, number, now, kind)
 
 
 @contextlib.contextmanager

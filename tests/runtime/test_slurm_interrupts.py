@@ -104,6 +104,18 @@ def test_ctrl_c_twice_cancels_the_job(cluster):
     assert cluster.ended(1)["phase"] == "ended"
 
 
+def test_ctrl_c_three_times_where_workers_do_not_listen(cluster):
+    """Slurm kills them, and disagg with them, when nobody follows the run any more."""
+    launch = cluster.launch(cluster.topology(engine={"env": {"CHEAP_STUBBORN": "1"}}))
+    cluster.said("router  http://")
+    for _ in range(3):
+        launch.send_signal(signal.SIGINT)
+        time.sleep(1)
+    assert launch.wait(10) == 130
+    cluster.nothing_left()
+    assert (cluster.state["phase"], cluster.state["exit_code"]) == ("ended", 130)
+
+
 def test_a_job_that_is_stopped_while_it_waits(cluster):
     cluster.hold_all()
     launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
