@@ -47,13 +47,13 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
     recorder.save()  # here, and no more once there is a job: the job then writes it
     argv = launch_argv(prepared, directory.path / TOPOLOGY, ["--run-dir", str(directory.path), *flags])
     text = script.script(prepared.deployment, argv, output=directory.path / "launch.log")
-    directory.write_text(SCRIPT, text)
-    directory.write_text(TOPOLOGY, written_out(prepared.deployment.written, masked=False))
     env, dropped = for_sbatch(os.environ, text)
     if dropped:
         _tell(directory, f"kept from sbatch: {', '.join(dropped)}; say under executor.slurm what the job is to ask for")
     number = ""
     try:
+        directory.write_text(SCRIPT, text)
+        directory.write_text(TOPOLOGY, written_out(prepared.deployment.written, masked=False))
         with uninterrupted():  # a job that nobody has written down could not be stopped
             said = client.ask("sbatch", "--parsable", str(directory.path / SCRIPT), env=env)
             number = said.strip().partition(";")[0]  # `;CLUSTER` follows on a federation (sbatch(1), --parsable)
@@ -66,6 +66,11 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
         forget_secrets(directory)
         recorder.state.exit_code, recorder.state.reason = error.exit_code, error.what
         recorder.run_phase("ended")
+        raise
+    except OSError:  # a full disk
+        forget_secrets(directory)
+        if number:
+            stop(directory, number, at_once=True)
         raise
     return number
 

@@ -1,9 +1,10 @@
-"""Ctrl-C where a run in a Slurm job is followed: whatever the moment, the job is ended. Cheap servers, real Slurm."""
+"""A launch that is interrupted, or meets a full disk: its job is ended, whatever the moment. Real Slurm."""
 
 import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_launch_that_is_killed_while_it_submits(cluster, monkeypatch, submitte
     launch = cluster.launch(cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
     wait_until(slow.with_suffix(".asked").exists, 30)
     launch.kill()
-    launch.wait(10)
+    launch.wait(60)
     if submitted:
         assert json.loads(cluster.disagg("status", "--json").stdout)["waiting_for"] == "Slurm (BeginTime)"
     assert cluster.disagg("stop").returncode == 0
@@ -75,8 +76,27 @@ def test_ctrl_c_at_the_first_look_at_the_job(cluster, monkeypatch):
     launch = cluster.launch(cluster.topology(engine={"env": {"CHEAP_START_S": "100"}}))
     wait_until(asked.exists, 30)
     launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
+    assert launch.wait(150) == 130
     assert cluster.ended()["exit_code"] == 130
+
+
+def test_a_disk_that_is_full_once_the_job_is_submitted(cluster, monkeypatch):
+    """A job that nobody can write down is cancelled."""
+    cluster.home.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", cluster.home]).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    (sbatch := cluster.folder / "bin" / "sbatch").parent.mkdir()
+    real = f"{shutil.which('sbatch')} --begin=now+1hour"
+    sbatch.write_text(f'#!/bin/sh\n{real} "$@"; dd if=/dev/zero of={cluster.home}/rest 2>/dev/null; true\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
+    try:
+        done = cluster.disagg("launch", cluster.topology(engine={"env": {"MY_TOKEN": SECRET}}))
+        assert (done.returncode, "disk full" in done.stderr) == (4, True), done.stderr
+        wait_until(lambda: not cluster.lab.jobs(), 30)
+        assert secrets_in(cluster.run) == []
+    finally:
+        subprocess.run(["umount", "-l", cluster.home], check=True)
 
 
 @pytest.mark.parametrize("moment", ["pending: Slurm (Resources)", "decode-0 starting"])
@@ -111,7 +131,7 @@ def test_ctrl_c_three_times_where_workers_do_not_listen(cluster):
     for _ in range(3):
         launch.send_signal(signal.SIGINT)
         time.sleep(1)
-    assert launch.wait(10) == 130
+    assert launch.wait(60) == 130
     cluster.nothing_left()
     assert (cluster.state["phase"], cluster.state["exit_code"]) == ("ended", 130)
 

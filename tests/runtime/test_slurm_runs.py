@@ -134,7 +134,7 @@ def test_a_killed_worker_is_named(cluster):
     (pid,) = cluster.lab.on(node, "pgrep", "-f", "^[^ ]*python.*launch_server").split()
     began = time.monotonic()
     cluster.lab.on(node, "kill", "-KILL", pid)
-    wait_until(lambda: cluster.state["phase"] in ("stopping", "ended"), 20)
+    wait_until(lambda: cluster.state["phase"] in ("stopping", "ended"), 60)
     assert time.monotonic() - began < 5
     state = cluster.ended()
     assert state["exit_code"] == 4
@@ -377,7 +377,7 @@ def test_ports_that_are_taken_on_a_node(cluster):
     node = cluster.lab.nodes[0]
     listen = f"{sys.executable} -S -c \"import socket, time; s = socket.create_server(('', 21000)); time.sleep(300)\""
     cluster.lab.run("sbatch", "-N1", "-w", node, "-o", "/dev/null", "--wrap", listen)
-    wait_until(cluster.lab.processes, 20)
+    wait_until(cluster.lab.processes, 60)
     done = cluster.salloc("-N3", "-n3")
     assert done.returncode == 3
     assert f"ports that are taken on {node}" in done.stderr
