@@ -39,9 +39,9 @@ class Cluster:
             [*DISAGG, *map(str, args)], env=os.environ | env, capture_output=True, text=True, timeout=within
         )
 
-    def serve(self, *flags, **topology):
+    def serve(self, *flags, within=120, **topology):
         """Launch a run that serves."""
-        done = self.disagg("launch", self.topology(**topology), "--detach", *flags)
+        done = self.disagg("launch", self.topology(**topology), "--detach", *flags, within=within)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 

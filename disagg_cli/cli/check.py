@@ -65,6 +65,7 @@ def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Chec
     """The judgement with what its hosts are like, where nothing else forbids a launch."""
     import asyncio
 
+    from disagg_cli.cli.submit import in_job
     from disagg_cli.findings.topology_report import with_findings
     from disagg_cli.runtime.hosts import look_at_hosts
     from disagg_cli.runtime.prepare import prepare
@@ -72,6 +73,8 @@ def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Chec
     if not checked.ok:
         return checked
     prepared = prepare(checked.file, variant=checked.variant, sets=sets, unsets=unsets)
+    if prepared.deployment.executor == "slurm" and not in_job():
+        typer.echo(f"{checked.file}: the nodes of a Slurm job are looked at once it has them, by its launch", err=True)
     return with_findings(checked, prepared.deployment, asyncio.run(look_at_hosts(prepared)))
 
 

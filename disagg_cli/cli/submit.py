@@ -36,6 +36,7 @@ def submitted(prepared: Prepared, flags: list[str], out: Console, *, detach: boo
     evaluation.check(prepared)
     directory = rundir.create(prepared.deployment.name)
     number = submit(prepared, directory, flags)
+    serves = False
     try:
         follower = Follower(directory)
         for event in follower.until("serving", "ended"):
@@ -46,7 +47,8 @@ def submitted(prepared: Prepared, flags: list[str], out: Console, *, detach: boo
             out.print(event["text"], markup=False)
     except Interrupted:
         _stop(directory, number, out)
-        raise
+        if directory.state()["exit_code"] != 0:  # one that served has ended as it should
+            raise
     if not (detach and serves):
         job.raise_failure(directory, number)
     if as_json:

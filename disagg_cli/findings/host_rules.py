@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from packaging.version import Version
+
+from disagg_cli.connector.releases import Choice, Origin
 from disagg_cli.findings import topology_rules_machine
 from disagg_cli.findings.finding import Finding, finding
 from disagg_cli.findings.topology_case import Case
@@ -14,10 +17,13 @@ WHERE = "executor"
 
 
 def judge_hosts(
-    deployment: Deployment, hosts: Sequence[HostFacts], *, ports: Ports, plugin: bool
+    deployment: Deployment, hosts: Sequence[HostFacts], *, ports: Ports, plugin: bool, planned: Choice
 ) -> tuple[Finding, ...]:
-    """All findings about these hosts. ports: what will listen where; plugin: whether servers need disagg's hooks."""
-    each = (found for host in hosts for found in _judge(deployment, host, ports, plugin=plugin))
+    """All findings about these hosts.
+
+    ports: what will listen where; plugin: whether servers need disagg's hooks; planned: what the plan was judged by.
+    """
+    each = (found for host in hosts for found in _judge(deployment, host, ports, planned, plugin=plugin))
     return (*_twice(ports), *each)
 
 
@@ -36,11 +42,13 @@ def _twice(ports: Ports) -> Iterator[Finding]:
         yield finding("DSG421", message, where=WHERE)
 
 
-def _judge(deployment: Deployment, host: HostFacts, ports: Ports, *, plugin: bool) -> Iterator[Finding]:
+def _judge(
+    deployment: Deployment, host: HostFacts, ports: Ports, planned: Choice, *, plugin: bool
+) -> Iterator[Finding]:
     if host.problem:
         yield finding("DSG411", f"{host.host} cannot be used: {host.problem}", where=WHERE, fix=host.fix or None)
         return
-    yield from _installed(deployment, host, plugin=plugin)
+    yield from _installed(deployment, host, planned, plugin=plugin)
     yield from _addresses(host, ports)
     if host.gpus is not None and host.gpus < (wanted := _gpus(deployment, host)):
         message = f"{host.host} has {host.gpus} GPU(s), and workers are placed on GPUs up to number {wanted - 1}"
@@ -64,7 +72,7 @@ def _machine(deployment: Deployment, host: HostFacts) -> Iterator[Finding]:
             yield replace(found, message=f"{host.host}: {found.message}")
 
 
-def _installed(deployment: Deployment, host: HostFacts, *, plugin: bool) -> Iterator[Finding]:
+def _installed(deployment: Deployment, host: HostFacts, planned: Choice, *, plugin: bool) -> Iterator[Finding]:
     missing = [] if _version(host, "sglang") else ["sglang"]
     if deployment.connector.backend == "nixl" and not any(_version(host, name) for name in _nixl(host)):
         missing.append("nixl")
@@ -74,8 +82,10 @@ def _installed(deployment: Deployment, host: HostFacts, *, plugin: bool) -> Iter
         message = f"not installed on {host.host}, for {host.python}: {', '.join(missing)}"
         yield finding("DSG412", message, where=WHERE)
     found = _version(host, "sglang")
-    if deployment.sglang and found and found != deployment.sglang:
-        yield finding("DSG413", f"{host.host} has sglang {found}, not {deployment.sglang}", where="engine.sglang")
+    if found and Version(found).public != Version(planned.sglang).public:
+        why = {Origin.ASKED: "", Origin.INSTALLED: ", as here", Origin.NEWEST: ", the newest known"}[planned.origin]
+        message = f"{host.host} has sglang {found}, and the plan was judged by {planned.sglang}{why}"
+        yield finding("DSG413", message, where="engine.sglang")
     if plugin and found and not host.plugin:
         yield finding("DSG414", f"disagg is not installed on {host.host}, for {host.python}", where=WHERE)
 

@@ -60,7 +60,9 @@ def judge(prepared: Prepared, facts: Sequence[HostFacts]) -> tuple[Finding, ...]
     """The findings about hosts that the topology does not ignore."""
     deployment = prepared.deployment
     needed = prepared.overlay or deployment.platform.on_cpu
-    return kept(deployment, judge_hosts(deployment, facts, ports=prepared.listeners(), plugin=needed))[0]
+    planned = prepared.plans[0].choice
+    found = judge_hosts(deployment, facts, ports=prepared.listeners(), plugin=needed, planned=planned)
+    return kept(deployment, found)[0]
 
 
 def refuse(found: Sequence[Finding]) -> None:

@@ -249,8 +249,8 @@ class Launch:
     async def _start_workers(self, supervisor: Supervisor) -> None:
         self.recorder.run_phase("starting", "workers to be healthy")
         await supervisor.start(self.prepared.workers)
-        await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
         self.reach.begin(self.deployment)
+        await supervisor.healthy({worker.name: worker.url for worker in self.deployment.workers})
         self._require_overlay()
 
     async def _serve(self) -> None:

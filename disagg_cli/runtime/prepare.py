@@ -89,11 +89,17 @@ class Prepared:
         return wanted
 
     def ports(self) -> set[str]:
-        """What another launch must not have at the same time. A job's hosts are its own, and not known yet."""
+        """What another launch must not have at the same time.
+
+        The hosts of a Slurm job are its own: only in an allocation that is there already another launch may meet them.
+        """
+        around = ""
         if self.deployment.executor == "slurm":
-            return set()
+            if not (job := os.environ.get("SLURM_JOB_ID")):
+                return set()
+            around = f"job {job}:"
         return {
-            str(port) if host.local else f"{host.name}:{port}"
+            str(port) if host.local else f"{around}{host.name}:{port}"
             for host, ports in self.listeners().items()
             for port in ports
         }

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from disagg_cli.secrets import is_secret
 from disagg_cli.topology.managed_flags import engine_flag, router_flag, slurm_option, srun_option
 
 Scalar = str | int | float | bool
@@ -70,6 +71,17 @@ def _line(value: Any) -> Any:
     return value
 
 
+ASSIGNED = re.compile(r"([A-Za-z_]\w*)=([^,\s]+)")
+"""Variables with their values, as options of Slurm take them."""
+
+
+def _no_secret(value: Any) -> Any:
+    """`export: ALL,HF_TOKEN=...` would stand in the script, and on the command lines of steps."""
+    if isinstance(value, str) and any(is_secret(*found) for found in ASSIGNED.findall(value)):
+        raise ValueError("a secret does not belong on a command line; give it to the servers under engine.env")
+    return value
+
+
 Text = Annotated[str, AfterValidator(_text)]
 Name = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
@@ -77,7 +89,7 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Value = Annotated[FlagValue, BeforeValidator(_flag_value)]
 EngineArgs = Annotated[dict[Annotated[Text, AfterValidator(engine_flag)], Value], Field(max_length=MOST_FLAGS)]
 RouterArgs = Annotated[dict[Annotated[Text, AfterValidator(router_flag)], Value], Field(max_length=MOST_FLAGS)]
-_Option = Annotated[Scalar, BeforeValidator(_scalar), AfterValidator(_line)]
+_Option = Annotated[Scalar, BeforeValidator(_scalar), AfterValidator(_line), AfterValidator(_no_secret)]
 SlurmArgs = dict[Annotated[Text, AfterValidator(slurm_option)], _Option]
 SrunArgs = dict[Annotated[Text, AfterValidator(srun_option)], _Option]
 SHORT = re.compile(r"([1-9]\d*)[Pp]([1-9]\d*)[Dd]")

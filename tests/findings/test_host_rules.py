@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from deployments import on_gpus
 
+from disagg_cli.connector.releases import choose_release
 from disagg_cli.findings.host_rules import judge_hosts
 from disagg_cli.topology.machine import Facts, HostFacts, Rail
 
@@ -15,8 +16,12 @@ DEPLOYMENT = on_gpus("a", prefill={"tp": 2}, engine={"sglang": "0.5.23"})
 PORTS = {HOST: {30000: "prefill-0 http"}}
 
 
-def judged(host, *, deployment=DEPLOYMENT, plugin=True):
-    return {one.code: one.message for one in judge_hosts(deployment, [host], ports=PORTS, plugin=plugin)}
+PLANNED = choose_release("0.5.23")
+
+
+def judged(host, *, deployment=DEPLOYMENT, ports=PORTS, plugin=True, planned=PLANNED):
+    found = judge_hosts(deployment, [host], ports=ports, plugin=plugin, planned=planned)
+    return {one.code: one.message for one in found}
 
 
 def without(*packages):
@@ -33,7 +38,11 @@ def test_a_host_that_is_well():
         ("DSG411", {"problem": "Connection refused"}, "a cannot be used: Connection refused"),
         ("DSG412", {"facts": without("nixl-cu13")}, "not installed on a, for /opt/python: nixl"),
         ("DSG412", {"facts": without("sglang-router")}, "not installed on a, for /opt/python: sglang-router"),
-        ("DSG413", {"facts": Facts(packages=PACKAGES | {"sglang": "0.5.22"})}, "a has sglang 0.5.22, not 0.5.23"),
+        (
+            "DSG413",
+            {"facts": Facts(packages=PACKAGES | {"sglang": "0.5.22"})},
+            "a has sglang 0.5.22, and the plan was judged by 0.5.23",
+        ),
         ("DSG414", {"plugin": False}, "disagg is not installed on a, for /opt/python"),
         ("DSG415", {"taken": {"a": (30000,)}}, "ports that are taken on a (a): 30000 (prefill-0 http)"),
         ("DSG416", {"gpus": 3}, "a has 3 GPU(s), and workers are placed on GPUs up to number 3"),
@@ -58,9 +67,9 @@ def test_a_rule(code, change, said):
 def test_a_machine_of_two_names():
     """Both cannot listen at the same port; at others, as hosts behind one gateway may, they can."""
     twin, ports = replace(HOST, name="twin"), {HOST: {30000: "prefill-0 http"}}
-    found = judge_hosts(DEPLOYMENT, [WELL], ports=ports | {twin: {30000: "decode-0 http"}}, plugin=True)
-    assert [one.message for one in found] == ["a and twin are one machine, a, where each would listen at 30000"]
-    assert judge_hosts(DEPLOYMENT, [WELL], ports=ports | {twin: {30016: "decode-0 http"}}, plugin=True) == ()
+    both = "a and twin are one machine, a, where each would listen at 30000"
+    assert judged(WELL, ports=ports | {twin: {30000: "decode-0 http"}}) == {"DSG421": both}
+    assert judged(WELL, ports=ports | {twin: {30016: "decode-0 http"}}) == {}
 
 
 def test_what_cannot_be_asked_is_all_that_is_said():
@@ -75,12 +84,19 @@ def test_the_router_is_needed_only_where_it_runs():
     assert judged(replace(WELL, host="b", facts=without("sglang-router"))) == {}
 
 
+def test_another_build_of_a_release_is_no_other_release():
+    assert judged(replace(WELL, facts=Facts(packages=PACKAGES | {"sglang": "0.5.23+cu130"}))) == {}
+
+
 def test_gpus_that_nobody_could_count():
     assert judged(replace(WELL, gpus=None)) == {}
 
 
-def test_another_release_is_wrong_only_where_one_is_named():
-    assert judged(replace(WELL, facts=Facts(packages=PACKAGES | {"sglang": "9"})), deployment=on_gpus("a")) == {}
+@pytest.mark.parametrize(("planned", "why"), [({"installed": "0.5.23"}, "as here"), ({}, "the newest known")])
+def test_another_release_than_the_plan_took_where_none_is_named(planned, why):
+    older = replace(WELL, facts=Facts(packages=PACKAGES | {"sglang": "0.5.12"}))
+    (said,) = judged(older, deployment=on_gpus("a"), planned=choose_release(**planned)).values()
+    assert said.endswith(f"judged by {choose_release(**planned).sglang}, {why}")
 
 
 RAILS = (Rail(name="mlx5_0", numa=0, gpus=(0, 1)), Rail(name="mlx5_1", numa=1, gpus=(2, 3)))

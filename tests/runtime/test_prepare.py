@@ -20,6 +20,15 @@ CROOKED = {
 }
 
 
+def test_ports_that_another_launch_must_not_have(home, tmp_path, monkeypatch):
+    """The nodes of a job are its own; in an allocation that is there, another launch may be beside this one."""
+    slurm = prepare(write_topology(tmp_path, executor={"slurm": {"nodes": 3}}, platform="h100"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert slurm.ports() == set()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert "job 7:node-0:8000" in slurm.ports()
+
+
 @pytest.fixture
 def crooked(tmp_path, home):
     return prepare(write_topology(tmp_path, **CROOKED))

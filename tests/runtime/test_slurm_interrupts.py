@@ -19,10 +19,11 @@ def cluster(slurm, home, tmp_path):
 
 
 def test_ctrl_c_where_it_is_followed(cluster):
+    """As anywhere else: a run that served has ended as it should."""
     launch = cluster.launch(cluster.topology())
     cluster.said("router  http://")
     launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
+    assert launch.wait(60) == 0
     assert cluster.ended()["exit_code"] == 0
 
 
@@ -120,7 +121,7 @@ def test_ctrl_c_twice_cancels_the_job(cluster):
     launch.send_signal(signal.SIGINT)
     cluster.said("once more, and the job is cancelled")
     launch.send_signal(signal.SIGINT)
-    assert launch.wait(60) == 130
+    assert launch.wait(60) in (0, 130)  # disagg in the job may have ended the run before Slurm did
     assert cluster.ended(1)["phase"] == "ended"
 
 

@@ -309,7 +309,7 @@ APART = {"nodes": None, "prefill": {"nodes": 1}, "decode": {"nodes": 2, "args": 
 
 def test_prefill_and_decode_apart(cluster):
     """A heterogeneous job: each role on nodes of its own component."""
-    cluster.serve(slurm=APART)
+    cluster.serve(slurm=APART, within=300)
     assert {p["name"]: p["host"] for p in cluster.state["processes"]} == {
         "prefill-0": cluster.lab.nodes[0],
         "decode-0": cluster.lab.nodes[1],
@@ -324,10 +324,10 @@ def test_prefill_and_decode_apart(cluster):
 def test_a_node_crashes_where_prefill_and_decode_are_apart(cluster):
     """Slurm ends all of a heterogeneous job then, whatever it was asked.
 
-    No such job is to follow soon: one that Slurm cannot start at once on the node that is back waits for two minutes.
+    One that it cannot start at once on a node that has come back waits for two minutes.
     """
     launch = cluster.launch(cluster.topology(slurm=APART))
-    cluster.said("router  http://")
+    cluster.said("router  http://", 300)
     cluster.lab.crash(cluster.lab.nodes[2])
     assert launch.wait(100) == 4
     assert f"node {cluster.lab.nodes[2]} has failed" in cluster.ended()["reason"]

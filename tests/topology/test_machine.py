@@ -3,6 +3,7 @@
 import pytest
 from deployments import SMALLEST
 
+from disagg_cli.connector.releases import choose_release
 from disagg_cli.findings.host_rules import judge_hosts
 from disagg_cli.findings.topology_rules import judge_topology
 from disagg_cli.topology.machine import Facts, HostFacts, Rail, gather, rails
@@ -88,7 +89,13 @@ def test_the_map_against_what_the_topology_says(sys, nets, found):
     env = {"engine": {"env": {"UCX_NET_DEVICES": nets}}, "prefill": {"tp": 1}, "decode": {"tp": 1}, "platform": "h200"}
     here = draft(TopologySpec.model_validate(SMALLEST | env))
     there = draft(TopologySpec.model_validate(SMALLEST | env | {"executor": {"ssh": {"hosts": ["a"]}}}))
-    looked_at = judge_hosts(there, [HostFacts(host="a", gpus=2, plugin=True, facts=facts)], ports={}, plugin=False)
+    looked_at = judge_hosts(
+        there,
+        [HostFacts(host="a", gpus=2, plugin=True, facts=facts)],
+        ports={},
+        plugin=False,
+        planned=choose_release("0.5.23"),
+    )
     for judged in (judge_topology(here, facts), looked_at):
         assert {one.code for one in judged if one.code.startswith("DSG73")} == found
 
