@@ -55,11 +55,13 @@ def test_what_stock_gets_wrong_fails_without(environment, tmp_path):
     assert "prefill bootstrap thread died: class T < P < D (TP2 -> TP4, 1 KV heads)" in stderr
 
 
-@pytest.mark.parametrize(("fault", "said"), [("swap-heads", "KV WRONG"), ("lose-completion", "no answer within 30 s")])
-def test_a_planted_fault_fails_the_rehearsal(environment, fault, said):
+@pytest.mark.parametrize(
+    ("fault", "said", "within"), [("swap-heads", "KV WRONG", 120), ("lose-completion", "no answer within 30 s", 30)]
+)
+def test_a_planted_fault_fails_the_rehearsal(environment, fault, said, within):
     """The others: tests/e2e/rehearse_faults.py."""
     config, fewer = ROOT / "configs/1p4d-gb200-qwen3-32b.yaml", ("--set", "decode.workers=1")
-    code, report, _ = rehearse(environment, config, *fewer, "--fault", fault, "--set", "probe.timeout_s=30")
+    code, report, _ = rehearse(environment, config, *fewer, "--fault", fault, "--set", f"probe.timeout_s={within}")
     assert said in report["reason"]
     assert (code, report["ok"], report["fault"]) == (5, False, fault)
 
