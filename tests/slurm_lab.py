@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import debian
+
 PACKAGES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -33,7 +35,6 @@ DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 NAMESPACES = ("--uts", "--mount", "--pid", "--net")
 NODE = ("unshare", *NAMESPACES, "--fork", "--kill-child=KILL", "--mount-proc")
 MYSELF = (sys.executable, "-S", "-E", __file__)
-POLICY = Path("/usr/sbin/policy-rc.d")
 
 CONF = """\
 ClusterName=lab{id}
@@ -200,32 +201,15 @@ def _require() -> None:
     if os.geteuid() != 0:
         raise NoLab("a Slurm cluster in namespaces needs root")
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
-        _install(missing)
+        try:
+            debian.install(*missing)
+        except debian.NotInstalled as why:
+            raise NoLab(str(why)) from None
     tried = subprocess.run(
         ["unshare", *NAMESPACES, "--fork", "--mount-proc", "true"], capture_output=True, text=True, check=False
     )
     if tried.returncode:
         raise NoLab(f"no namespaces here: {tried.stderr.strip()}")
-
-
-def _install(packages: list[str]) -> None:
-    """Install without starting a service."""
-    if not shutil.which("apt-get"):
-        raise NoLab(f"not installed, and no apt-get: {', '.join(packages)}")
-    ours = not POLICY.exists()
-    if ours:
-        POLICY.write_text("#!/bin/sh\nexit 101\n")
-        POLICY.chmod(0o755)
-    try:
-        for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-            argv = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *words]
-            env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-            done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise NoLab(f"{' '.join(argv)}: {done.stderr.strip()[-500:]}")
-    finally:
-        if ours:
-            POLICY.unlink()
 
 
 def _own_number(stack: contextlib.ExitStack) -> int:

@@ -12,12 +12,12 @@ import subprocess
 import time
 from pathlib import Path
 
+import debian
 import psutil
 
 SSHD = "/usr/sbin/sshd"
 HOSTS = {"h1": "127.0.0.2", "h2": "127.0.0.3", "h3": "127.0.0.4"}
 NAMESPACES = ("unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
-NO_SERVICES = Path("/usr/sbin/policy-rc.d")
 
 INIT = """
 hostname "$1"
@@ -41,17 +41,7 @@ def install() -> None:
     """Install sshd and ssh, without starting a service."""
     if Path(SSHD).exists() and shutil.which("ssh"):
         return
-    if mine := not NO_SERVICES.exists():
-        NO_SERVICES.write_text("#!/bin/sh\nexit 101\n")
-        NO_SERVICES.chmod(0o755)
-    try:
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        wanted = ["--no-install-recommends", "openssh-server", "openssh-client"]
-        for command in (["update"], ["install", "-y", *wanted]):
-            subprocess.run(["apt-get", "-q", *command], check=True, capture_output=True, timeout=240, env=environment)
-    finally:
-        if mine:
-            NO_SERVICES.unlink()
+    debian.install("openssh-server", "openssh-client")
 
 
 class SshLab:
