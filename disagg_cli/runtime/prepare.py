@@ -92,12 +92,13 @@ class Prepared:
         """What another launch must not have at the same time.
 
         The hosts of a Slurm job are its own: only in an allocation that is there already another launch may meet them.
+        Each cluster counts its jobs from one.
         """
         around = ""
         if self.deployment.executor == "slurm":
             if not (job := os.environ.get("SLURM_JOB_ID")):
                 return set()
-            around = f"job {job}:"
+            around = f"job {job}@{os.environ.get('SLURM_CLUSTER_NAME', '')}:"
         return {
             str(port) if host.local else f"{around}{host.name}:{port}"
             for host, ports in self.listeners().items()

@@ -21,7 +21,7 @@ def reserved(ports: Iterable[int | str]) -> Iterator[None]:
     folder = _own(Path(tempfile.gettempdir()) / f"disagg-ports-{os.getuid()}")
     with ExitStack() as locks:
         for port in sorted(set(map(str, ports))):
-            locks.callback(os.close, _lock(folder / port, port))
+            locks.callback(_release, folder / port, _lock(folder / port, port))
         yield
 
 
@@ -38,6 +38,12 @@ def _own(folder: Path) -> Path:
     return folder
 
 
+def _release(file: Path, descriptor: int) -> None:
+    """Leave nothing behind: each job of Slurm has names of its own."""
+    file.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
 def _lock(file: Path, port: str) -> int:
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -48,4 +54,7 @@ def _lock(file: Path, port: str) -> int:
             f"another launch is starting, or serving, on port {port}",
             fix="stop it (`disagg status` shows the last run), or change `ports` and `router.port`",
         ) from None
+    if os.fstat(descriptor).st_nlink == 0:  # its holder has taken it away since it was opened
+        os.close(descriptor)
+        return _lock(file, port)
     return descriptor

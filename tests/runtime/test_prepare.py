@@ -26,7 +26,8 @@ def test_ports_that_another_launch_must_not_have(home, tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert slurm.ports() == set()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert "job 7:node-0:8000" in slurm.ports()
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "east")
+    assert "job 7@east:node-0:8000" in slurm.ports()
 
 
 @pytest.fixture

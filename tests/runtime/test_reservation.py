@@ -27,11 +27,33 @@ def test_the_same_port_of_another_host_is_another_port():
         pass
 
 
-def test_free_again_once_the_first_has_let_go():
+def test_free_again_once_the_first_has_let_go(tmp_path):
     with reserved([21000]):
         pass
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     with reserved([21000]):
         pass
+
+
+def test_many_that_want_it_one_after_the_other(tmp_path):
+    """A lock on a file that its holder has just removed would be worth nothing."""
+    code = """
+import os, pathlib, sys, time
+from disagg_cli.errors import PlanRefused
+from disagg_cli.runtime.reservation import reserved
+mine, had = pathlib.Path(sys.argv[1]), 0
+while had < 200:
+    try:
+        with reserved([21000]):
+            os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
+            mine.unlink()
+            had += 1
+    except PlanRefused:
+        pass
+"""
+    argv = [sys.executable, "-c", code, str(tmp_path / "only-one")]
+    many = [subprocess.Popen(argv, env={**os.environ, "TMPDIR": str(tmp_path)}) for _ in range(3)]
+    assert [one.wait(60) for one in many] == [0, 0, 0]
 
 
 def test_a_process_that_is_gone_holds_nothing(tmp_path):
