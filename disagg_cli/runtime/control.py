@@ -92,17 +92,18 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     state = run.state()
     if not state:
         raise UsageError(f"{run.path.name} has no state yet", where=str(run.path))
+    full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
+    trouble = state.get("disk") or (disk.trouble(run.path) if full else "")
     if number := job_that_knows(run, state):
         now = look() if look else job.look(run, number)
-        return Status(state=now.told, supervised=now.supervised, elsewhere=True)
+        return Status(state=now.told, supervised=now.supervised, elsewhere=True, disk=trouble)
     elsewhere, there = is_elsewhere(state), is_there(state)
-    full = disk.room(run.path) < disk.LEAST  # the supervisor may not have been able to write that
     return Status(
         state=state,
         supervised=elsewhere or there,
         elsewhere=elsewhere,
         suspended=there and sessions.suspended(state["pid"]),
-        disk=state.get("disk") or (f"disk full: {run.path}" if full else ""),
+        disk=trouble,
     )
 
 
@@ -370,7 +371,7 @@ def _ended_early(run: RunDir, code: int) -> DisaggError:
     log = run.path / "launch.log"
     reason = run.state().get("reason") or _new_text(log, 0, unfinished=True)[0].strip()
     if not reason and disk.room(run.path) < disk.LEAST:
-        reason = f"disk full: {run.path}"
+        reason = disk.trouble(run.path)
     return kind_of(code)(f"the detached run ended: {reason}", where=str(log))
 
 

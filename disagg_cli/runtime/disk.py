@@ -6,12 +6,17 @@ from pathlib import Path
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.logfile import LEAST, MOST, room, trim
 
-__all__ = ["LEAST", "MOST", "is_full", "no_room", "room", "trim"]
+__all__ = ["LEAST", "MOST", "is_full", "no_room", "room", "trim", "trouble"]
 
 
 def is_full(error: OSError) -> bool:
     """Whether something could not be written because the disk, or the user's share of it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def trouble(run: Path) -> str:
+    """What is wrong where the disk that holds record and logs of a run is full."""
+    return f"disk full: no room for record and logs in {run}"
 
 
 def no_room(folder: Path, error: OSError) -> LaunchFailed:

@@ -30,6 +30,7 @@ class Follower:
         self._waits = ""
         self._over = 0.0
         self._unwatched = job.number_of(directory) is not None
+        self._disk = ""
         self._told: deque[str] = deque()
 
     def until(self, *phases: str) -> Iterator[Mapping[str, Any]]:
@@ -39,6 +40,7 @@ class Follower:
         """
         while True:
             self.now = self._look()
+            yield from self._of_its_disk()
             yield from self._events()
             yield from self._of_its_node()
             waits = self.now.state["waiting_for"] if self.now.phase == "pending" else ""
@@ -52,6 +54,12 @@ class Follower:
             if self.now.phase == "lost" and self._settled():
                 raise self._lost()
             time.sleep(LOOK_S)
+
+    def _of_its_disk(self) -> Iterator[Mapping[str, Any]]:
+        """That it is full, which may be why the run cannot write that down."""
+        if self.now.disk not in ("", self._disk):
+            self._disk = self.now.disk
+            yield {"text": self._disk}
 
     def _of_its_node(self) -> Iterator[Mapping[str, Any]]:
         """What is seen from here of the node on which disagg supervises the run: it cannot tell of its own end."""
@@ -83,4 +91,9 @@ class Follower:
                 events.seek(self._place)
                 whole = [line for line in events if line.endswith(b"\n")]
             self._place += sum(map(len, whole))
-            yield from map(event, whole)
+            for one in map(event, whole):
+                if one.get("kind") != "disk":
+                    yield one
+                elif (trouble := one["text"] if one.get("full") else "") != self._disk:
+                    self._disk = trouble
+                    yield one

@@ -37,6 +37,8 @@ STOP_S = ON_CPU.grace + ON_CPU.gone + 10.0
 """What disagg in the job may need to end its steps."""
 CANCEL_S = 60.0
 """What Slurm may need to end a job: twice slurm.conf's KillWait, which is 30 s by default."""
+MOST_OF_AN_ERROR = 24
+"""Lines of an error that disagg printed in its job: a crash report has a dozen."""
 AGAINST_ITS_WILL = ("PREEMPTED", "NODE_FAIL", "TIMEOUT")
 """States of a job that was ended although nobody asked for it."""
 
@@ -207,8 +209,15 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
         directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
     forget_secrets(directory)
     log = directory.path / "launch.log"
-    said = tail(log, 5) if log.exists() else "(it has not started)"
+    said = _last_words(log) if log.exists() else "(it has not started)"
     return kind(f"{what}\n{indented(said)}", where=str(log))
+
+
+def _last_words(log: Path) -> str:
+    """What disagg printed last in its job, from its error on, if it had the time for one."""
+    said = tail(log, MOST_OF_AN_ERROR)
+    error = f"\n{said}".rfind("\nerror: ")
+    return tail(log, 5) if error < 0 else said[error:]
 
 
 def stop(directory: RunDir, number: str, *, at_once: bool = False) -> None:

@@ -181,7 +181,7 @@ class Recorder:
         except OSError:
             return  # such as a server of files that does not answer now
         if disk.room(self.directory.logs) < disk.LEAST:
-            self.disk_trouble(self._full())
+            self.disk_trouble(disk.trouble(self.directory.path))
         elif self.state.disk and self._written():
             self.disk_trouble("")
 
@@ -221,14 +221,11 @@ class Recorder:
             yield
         except OSError as error:
             if disk.is_full(error):
-                self.disk_trouble(self._full())
+                self.disk_trouble(disk.trouble(self.directory.path))
             elif not self.ending:
                 raise LaunchFailed(
                     f"the run's record cannot be written: {error}", where=str(self.directory.path)
                 ) from None
-
-    def _full(self) -> str:
-        return f"disk full: no room for record and logs in {self.directory.path}"
 
     def _tell(self, text: str) -> None:
         for listener in self.listeners:

@@ -132,5 +132,6 @@ def _noted(directory: RunDir, error: DisaggError) -> DisaggError:
     state = directory.state()
     end = {"phase": "ended", "exit_code": error.exit_code, "reason": error.what}
     if not end.items() <= state.items():
-        directory.write("state.json", state | end)
+        with contextlib.suppress(OSError):  # a disk that is full keeps nobody from being told
+            directory.write("state.json", state | end)
     return error
