@@ -1,8 +1,8 @@
 """A throw-away Slurm cluster on this machine, for tests: Debian's slurmctld, and nodes that are namespaces.
 
 Each node has a host name, a network, process ids and a /dev/shm of its own; the file system is shared, as on a real
-cluster. GPUs are links to /dev/null. Nothing outlives the process that started the lab: every daemon dies with it.
-Needs root, and apt where Slurm is not installed yet.
+cluster, and so is a small disk. GPUs are links to /dev/null. Nothing outlives the process that started the lab: every
+daemon dies with it. Needs root, and apt where Slurm is not installed yet.
 """
 
 from __future__ import annotations
@@ -94,6 +94,11 @@ class Lab:
     def conf(self) -> Path:
         """slurm.conf."""
         return self.folder / "slurm.conf"
+
+    @property
+    def small_disk(self) -> Path:
+        """A folder on a disk of 4 MiB that all machines share."""
+        return self.folder / "small-disk"
 
     @property
     def bridge(self) -> str:
@@ -228,6 +233,8 @@ def _up(one: Lab) -> None:
     folder.chmod(0o755)
     for name in ("state", "spool", "dev", "munge"):
         (folder / name).mkdir(mode=0o755)
+    one.small_disk.mkdir()
+    _must("mount", "-t", "tmpfs", "-o", "size=4m", "small", str(one.small_disk))  # nodes have it from their start
     _write_conf(one)
     _no_link(one.bridge)  # of a lab that was killed
     _ip("link", "add", one.bridge, "type", "bridge")
@@ -282,6 +289,7 @@ def _down(one: Lab) -> None:
             daemon.kill()
             daemon.wait(10)
     _no_link(one.bridge)
+    subprocess.run(["umount", "--lazy", one.small_disk], capture_output=True, check=False)
     for groups in Path("/sys/fs/cgroup").glob(f"*/slurm_s{one.id}n*"):  # a node that crashes leaves empty ones
         for group in sorted(groups.glob("**/"), reverse=True):
             with contextlib.suppress(OSError):
@@ -293,9 +301,13 @@ def _no_link(name: str) -> None:
 
 
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    _must("ip", *words)
+
+
+def _must(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NoLab(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise NoLab(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 def _wait(true, within: float, what: str) -> None:

@@ -128,19 +128,6 @@ def test_a_run_that_fails_is_one_document(cluster):
     cluster.nothing_left()
 
 
-def test_a_killed_worker_is_named(cluster):
-    cluster.serve()
-    node = cluster.lab.nodes[1]
-    (pid,) = cluster.lab.on(node, "pgrep", "-f", "^[^ ]*python.*launch_server").split()
-    began = time.monotonic()
-    cluster.lab.on(node, "kill", "-KILL", pid)
-    wait_until(lambda: cluster.state["phase"] in ("stopping", "ended"), 60)
-    assert time.monotonic() - began < 5
-    state = cluster.ended()
-    assert state["exit_code"] == 4
-    assert "decode-0 died: killed by SIGKILL" in state["reason"]
-
-
 def test_a_cancelled_step_is_named(cluster):
     cluster.serve()
     steps = cluster.lab.run("squeue", "-h", "-s", "-o", "%i %j").splitlines()

@@ -1,0 +1,171 @@
+"""What goes wrong on a real Slurm cluster: noticed within 5 s, named, nothing left on any node, the right exit code.
+
+tests/runtime/test_slurm_runs.py has what Slurm itself does to a run, test_slurm_interrupts.py what its user does.
+"""
+
+import json
+import subprocess
+import time
+import urllib.request
+
+import pytest
+from set_clock import Clock
+from slurm_cluster import DISAGG, Cluster
+from slurm_lab import GPUS
+from waiting import wait_until
+
+from disagg_cli.runtime import disk
+
+NOTICED_S = 5.0
+GANG = {"policy": "gang", "times": 1, "backoff_s": 0}
+SLOW = {"env": {"CHEAP_START_S": "100"}}
+ALLOCATION = ("salloc", "--quiet", "-N3", "--exclusive", "--mem=0", f"--gres=gpu:{GPUS}")
+
+
+@pytest.fixture
+def cluster(slurm, home, tmp_path):
+    """The lab, with topologies and launches of a test."""
+    return Cluster(slurm, home, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [("prefill-0", "serving"), ("decode-1", "serving"), ("router", "serving"), ("decode-0", "starting")],
+)
+def test_a_process_is_killed(cluster, name, phase):
+    starts = phase == "starting"
+    launch = cluster.launch(cluster.topology(engine=SLOW if starts else {}))
+    cluster.said(f"{name} starting" if starts else "router  http://")
+    at = kill(cluster, name)
+    assert launch.wait(60) == 4
+    cluster.said(f"{name} died: killed by SIGKILL", 1)
+    assert failed(cluster, name) - at < NOTICED_S
+    cluster.ended()
+
+
+def kill(cluster, name):
+    """Kill a process on its node; return when, by the clock that events have."""
+    one = process(cluster, name)
+    command = f"pkill -KILL -f '^[^ ]*python.* --port {one['url'].rpartition(':')[2]}'"
+    wait_until(lambda: cluster.lab.on(one["host"], "sh", "-c", f"{command} && echo killed; true"), 20)
+    return time.time()
+
+
+def process(cluster, name):
+    return next(one for one in cluster.state["processes"] if one["name"] == name)
+
+
+def events(cluster, kind):
+    lines = (cluster.run / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+
+def failed(cluster, name):
+    """When a death was on record."""
+    (at,) = [e["at"] for e in events(cluster, "process") if (e["process"], e["phase"]) == (name, "failed")]
+    return at
+
+
+def test_a_node_crashes_while_workers_start(cluster):
+    """disagg names it at once; that it will not come back is for Slurm to say."""
+    launch = cluster.launch(cluster.topology(engine=SLOW))
+    cluster.said("decode-1 starting")
+    time.sleep(2)  # it has been looked at
+    node = cluster.lab.nodes[2]
+    at = time.monotonic()
+    cluster.lab.crash(node)
+    cluster.said(f"{node} ({cluster.lab.address(node)}) has answered no connection", 25)
+    assert time.monotonic() - at < NOTICED_S
+    assert launch.wait(100) == 4
+    assert f"node {node} has failed" in cluster.state["reason"]
+    cluster.ended()
+
+
+def test_all_start_again_when_one_dies(cluster):
+    """`restart: gang`, in steps of other names: those of the first time may still be on record."""
+    launch = cluster.launch(cluster.topology(restart=GANG))
+    cluster.said("router  http://")
+    before = steps(cluster)
+    kill(cluster, "decode-1")
+    wait_until(lambda: [e["phase"] for e in events(cluster, "run")].count("serving") == 2, 60)
+    assert not before & steps(cluster)
+    assert {(one["phase"], one["starts"]) for one in cluster.state["processes"]} == {("proven", 2)}
+    kill(cluster, "prefill-0")
+    assert launch.wait(60) == 4
+    assert events(cluster, "restart")[-1]["text"] == "no more restarts: 1 within 3600 s"
+    cluster.ended()
+
+
+def steps(cluster):
+    """The names of the run's steps."""
+    return {line for line in cluster.lab.run("squeue", "-h", "-s", "-o", "%j").split() if "@" in line}
+
+
+def test_two_launches_race_in_one_allocation(cluster):
+    """One of them serves. The other one says why it does not, and leaves it alone."""
+    config = cluster.topology()
+    both = f"{' '.join(DISAGG)} launch {config} > $0/one 2>&1 & {' '.join(DISAGG)} launch {config} > $0/two 2>&1 & "
+    both += "wait -n; echo $? > $0/lost; wait -n; echo $? > $0/won"
+    shell = subprocess.Popen([*ALLOCATION, "bash", "-c", both, str(cluster.folder)])
+    wait_until((cluster.folder / "lost").exists, 60)
+    said = {name: (cluster.folder / name) for name in ("one", "two")}
+    wait_until(lambda: any("router  http://" in file.read_text() for file in said.values()), 60)
+    (loser,) = [file for file in said.values() if "router  http://" not in file.read_text()]
+    assert (cluster.folder / "lost").read_text() == "3\n", loser.read_text()
+    assert "port" in loser.read_text()
+    assert {one["phase"] for one in cluster.state["processes"]} == {"proven"}
+    assert cluster.disagg("stop").returncode == 0
+    assert shell.wait(60) == 0
+    assert (cluster.folder / "won").read_text() == "0\n"
+    cluster.ended()
+
+
+def test_a_full_disk(cluster, monkeypatch):
+    """Named, on every terminal; the run goes on, and deaths are still noticed."""
+    monkeypatch.setenv("DISAGG_HOME", str(cluster.lab.small_disk))
+    cluster.home = cluster.lab.small_disk
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    at = time.monotonic()
+    urllib.request.urlopen(f"{process(cluster, 'decode-0')['url']}/flood/8", timeout=20).read()
+    assert disk.room(cluster.home) < disk.LEAST
+    cluster.said("disk full: no room for record and logs", NOTICED_S - (time.monotonic() - at))
+    assert "disk full" in cluster.disagg("status").stdout
+    assert launch.poll() is None
+    kill(cluster, "decode-1")
+    assert launch.wait(60) == 4
+    cluster.said("decode-1 died: killed by SIGKILL", 1)
+    cluster.nothing_left()
+
+
+@pytest.mark.parametrize("seconds", [86400, -86400], ids=["a day forward", "a day back"])
+def test_the_clock_jumps(cluster, seconds):
+    """Of the node on which disagg runs in its job: no wait ends early, nobody is taken for dead, and who is, is."""
+    clock = Clock(cluster.python, cluster.folder)
+    launch = cluster.launch(cluster.topology(slurm={"python": str(clock.program)}))
+    cluster.said("decode-1 starting")
+    clock.set(seconds)
+    cluster.said("router  http://")
+    assert json.loads(cluster.disagg("status", "--json").stdout)["supervised"]
+    clock.set(0)
+    kill(cluster, "decode-1")
+    began = time.monotonic()
+    wait_until(lambda: cluster.state["crashes"], 30)
+    assert time.monotonic() - began < NOTICED_S
+    assert launch.wait(60) == 4
+    took = [event["after_s"] for event in events(cluster, "process")]
+    assert all(0 <= seconds < 60 for seconds in took)
+    cluster.ended()
+
+
+def test_a_run_whose_disagg_was_killed_is_cleaned_up(cluster):
+    """In an allocation of somebody's: Slurm ends nothing there."""
+    shell = cluster.launch_in(*ALLOCATION)
+    cluster.said("router  http://")
+    subprocess.run(["kill", "-KILL", str(cluster.state["pid"])], check=True)
+    shell.wait(60)
+    (listed,) = json.loads(cluster.disagg("ps", "--json").stdout)["runs"]
+    assert (listed["phase"], listed["stale"]) == ("lost", True)
+    cleaned = json.loads(cluster.disagg("ps", "--clean", "--json").stdout)
+    assert (cleaned["runs"], len(cleaned["cleaned"])) == ([], 1)
+    cluster.nothing_left()
