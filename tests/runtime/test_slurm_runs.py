@@ -43,13 +43,19 @@ def test_a_run_from_launch_to_stop(cluster):
     (listed,) = json.loads(cluster.disagg("ps", "--json").stdout)["runs"]
     assert (listed["phase"], listed["stale"], listed["alive"]) == ("serving", False, 4)
 
-    with subprocess.Popen([*DISAGG, "attach"], stdout=subprocess.PIPE, text=True) as attached:
-        stopped = cluster.disagg("stop", "--json")
-        assert stopped.returncode == 0, stopped.stderr
-        assert json.loads(stopped.stdout)["exit_code"] == 0
-        shown, _ = attached.communicate(timeout=60)
-    assert "decode-1 healthy" in shown
-    assert (attached.returncode, shown.splitlines()[-1].split()[-1]) == (0, "ended")
+    watching = (["attach"], ["status", "--watch"], ["logs", "decode-1", "--follow"])
+    terminals = [subprocess.Popen([*DISAGG, *one], stdout=subprocess.PIPE, text=True) for one in watching]
+    time.sleep(1)
+    stopped = cluster.disagg("stop", "--json")
+    assert stopped.returncode == 0, stopped.stderr
+    assert json.loads(stopped.stdout)["exit_code"] == 0
+    attached, watched, log = (one.communicate(timeout=60)[0] for one in terminals)
+    assert [one.returncode for one in terminals] == [0, 0, 0]
+    assert "decode-1 healthy" in attached
+    assert attached.splitlines()[-1].split()[-1] == "ended"
+    assert "KV proven" in watched
+    assert ": ended" in watched
+    assert "listening" in log
     assert cluster.ended()["reason"] == "stopped"
 
 
