@@ -211,7 +211,7 @@ def test_ctrl_c_twice_skips_the_time_of_grace(serving):
     run.wait_for("stopping")
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 0
-    asked, gone = (event["at"] for event in run.events("run") if event["phase"] in ("stopping", "ended"))
+    asked, gone = (event["t"] for event in run.events("run") if event["phase"] in ("stopping", "ended"))
     assert gone - asked < ON_CPU.grace
 
 
@@ -219,7 +219,7 @@ def test_what_is_deaf_to_sigterm_is_killed_after_the_time_of_grace(serving):
     run = serving(prefill={"tp": 1, "env": {"CHEAP_STUBBORN": "1"}})
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 0
-    asked, gone = (event["at"] for event in run.events("run") if event["phase"] in ("stopping", "ended"))
+    asked, gone = (event["t"] for event in run.events("run") if event["phase"] in ("stopping", "ended"))
     assert gone - asked > ON_CPU.grace
 
 
