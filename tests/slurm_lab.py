@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import debian
+from slurm_newer import plugins
 
 PACKAGES = {
     "slurmctld": "slurmctld",
@@ -82,11 +83,12 @@ class NoLab(Exception):
 
 @dataclass
 class Lab:
-    """A running cluster. env: what its clients need; nodes: names; the node of index i has address `address(i)`."""
+    """A running cluster. nodes: their names. programs: the folder of another Slurm than this machine's."""
 
     id: int
     folder: Path
     nodes: tuple[str, ...]
+    programs: Path | None = None
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     inits: dict[str, int] = field(default_factory=dict)
 
@@ -101,6 +103,12 @@ class Lab:
         return self.folder / "small-disk"
 
     @property
+    def env(self) -> dict[str, str]:
+        """What its clients need."""
+        found = {"SLURM_CONF": str(self.conf)}
+        return found | {"PATH": f"{self.programs}:{os.environ['PATH']}"} if self.programs else found
+
+    @property
     def bridge(self) -> str:
         """The network of all nodes, and of this machine, which is the login node."""
         return f"slab{self.id}"
@@ -111,7 +119,7 @@ class Lab:
 
     def run(self, *argv: str | Path, within: float = 30) -> str:
         """Run a client of this cluster and return what it prints."""
-        env = os.environ | {"SLURM_CONF": str(self.conf)}
+        env = os.environ | self.env
         done = subprocess.run([*map(str, argv)], env=env, capture_output=True, text=True, timeout=within, check=False)
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout
@@ -146,9 +154,7 @@ class Lab:
     def empty(self) -> None:
         """End all jobs, and bring back nodes that have crashed."""
         for job in self.jobs():
-            subprocess.run(
-                ["scancel", job.partition("+")[0]], env=os.environ | {"SLURM_CONF": str(self.conf)}, check=False
-            )
+            subprocess.run(["scancel", job.partition("+")[0]], env=os.environ | self.env, check=False)
         for node in set(self.nodes) - set(self.inits):
             _wait(lambda node=node: "DOWN" in self.run("scontrol", "show", "node", node), 90, f"{node} to be down")
             self.boot(node)
@@ -161,6 +167,7 @@ class Lab:
             outer = subprocess.Popen(
                 [*DIE_WITH_PARENT, *NODE, *MYSELF, str(self.folder), node, f"{self.address(node)}/24"],
                 stdin=subprocess.DEVNULL,
+                env=os.environ | self.env,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -184,20 +191,29 @@ class Lab:
         """Start a daemon of the controller's machine."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [*DIE_WITH_PARENT, *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*DIE_WITH_PARENT, *argv],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | self.env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
 
 @contextlib.contextmanager
-def lab(count: int = 3):
-    """A cluster of so many nodes, while the body runs. NoLab says why there can be none."""
+def lab(count: int = 3, *, programs: Path | None = None, block: int = 0):
+    """A cluster of so many nodes, while the body runs. NoLab says why there can be none.
+
+    programs: of another Slurm than this machine's (slurm_newer.py). block: so many nodes in a row are an NVLink domain.
+    """
     _require()
     folder = Path(tempfile.mkdtemp(prefix="slab-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         number = _own_number(stack)
-        one = Lab(number, folder, tuple(f"s{number}n{i + 1}" for i in range(count)))
+        one = Lab(number, folder, tuple(f"s{number}n{i + 1}" for i in range(count)), programs)
         stack.callback(_down, one)
+        _write_conf(one, block)
         _up(one)
         yield one
 
@@ -230,12 +246,8 @@ def _own_number(stack: contextlib.ExitStack) -> int:
 
 def _up(one: Lab) -> None:
     folder = one.folder
-    folder.chmod(0o755)
-    for name in ("state", "spool", "dev", "munge"):
-        (folder / name).mkdir(mode=0o755)
     one.small_disk.mkdir()
     _must("mount", "-t", "tmpfs", "-o", "size=4m", "small", str(one.small_disk))  # nodes have it from their start
-    _write_conf(one)
     _no_link(one.bridge)  # of a lab that was killed
     _ip("link", "add", one.bridge, "type", "bridge")
     _ip("addr", "add", f"{one.address('ctl')}/24", "dev", one.bridge)
@@ -254,11 +266,14 @@ def _up(one: Lab) -> None:
 
 
 def _answers(one: Lab) -> bool:
-    env = os.environ | {"SLURM_CONF": str(one.conf)}
+    env = os.environ | one.env
     return subprocess.run(["sinfo", "-h"], env=env, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def _write_conf(one: Lab) -> None:
+def _write_conf(one: Lab, block: int) -> None:
+    one.folder.chmod(0o755)
+    for name in ("state", "spool", "dev", "munge"):
+        (one.folder / name).mkdir(mode=0o755)
     folder, names = one.folder, ",".join(one.nodes)
     freezer = Path("/sys/fs/cgroup/freezer")
     track = "cgroup" if freezer.is_dir() and os.access(freezer, os.W_OK) else "linuxproc"
@@ -268,6 +283,13 @@ def _write_conf(one: Lab) -> None:
         conf += f"NodeName={node} NodeAddr={one.address(node)} Port=6818 {shape} Gres=gpu:{GPUS} State=UNKNOWN\n"
     conf += f"PartitionName=gpu Nodes={names} Default=YES PriorityTier=1\n"
     conf += f"PartitionName=urgent Nodes={names} PriorityTier=2\n"
+    if one.programs:
+        conf += f"PluginDir={plugins(one.programs)}\n"
+    if block:
+        conf += "TopologyPlugin=topology/block\n"
+        blocks = [",".join(one.nodes[first : first + block]) for first in range(0, len(one.nodes), block)]
+        lines = [f"BlockName=b{number} Nodes={nodes}\n" for number, nodes in enumerate(blocks)]
+        (folder / "topology.conf").write_text("".join(lines) + f"BlockSizes={block}\n")
     one.conf.write_text(conf)
     for gpu in range(GPUS):
         (folder / "dev" / f"nvidia{gpu}").symlink_to("/dev/null")
@@ -329,7 +351,8 @@ def _be_a_node(folder: str, name: str, address: str) -> None:
     _wait(lambda: "eth0" in Path("/proc/net/dev").read_text(), 20, "eth0")
     for words in (["link", "set", "lo", "up"], ["addr", "add", address, "dev", "eth0"], ["link", "set", "eth0", "up"]):
         subprocess.run(["ip", *words], **quiet)
-    slurmd = subprocess.Popen(["slurmd", "-D", "-b", "-N", name, "-f", f"{folder}/slurm.conf"])
+    own = ["-N", name, "-f", f"{folder}/slurm.conf", "-d", str(shutil.which("slurmstepd"))]
+    slurmd = subprocess.Popen(["slurmd", "-D", "-b", *own])
     while os.wait()[0] != slurmd.pid:
         pass
 
