@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
     except DisaggError as error:
         if number:
             raise _cancelled(directory, number) from None
-        error.fix = error.fix or f"see {directory.path / SCRIPT}; what it asks for stands under executor.slurm"
+        error.fix = error.fix or _fix(directory.path / SCRIPT, error.what)
         forget_secrets(directory)
         recorder.state.exit_code, recorder.state.reason = error.exit_code, error.what
         recorder.run_phase("ended")
@@ -73,6 +74,14 @@ def submit(prepared: Prepared, directory: RunDir, flags: Sequence[str]) -> str:
             stop(directory, number, at_once=True)
         raise
     return number
+
+
+def _fix(file: Path, said: str) -> str:
+    """What to do about a job that was refused. Few users have asked for a segment, and Slurm names it by no name; one
+    that it does not know, before 23.11, or may not be so large, or does not divide the nodes, is refused alike."""
+    if re.search("--segment|Requested topology", said):
+        return f"set executor.slurm.segment to what the cluster's blocks hold, or to 0, and see {file}"
+    return f"see {file}; what it asks for stands under executor.slurm"
 
 
 def _cancelled(directory: RunDir, number: str) -> Interrupted:

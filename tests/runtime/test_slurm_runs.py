@@ -92,6 +92,15 @@ def test_a_job_that_slurm_refuses(cluster):
     assert cluster.state["exit_code"] == 4
 
 
+def test_a_segment_where_slurm_knows_none(cluster):
+    """22.05 does not; one is asked for because the platform has NVLink domains."""
+    wide = {"platform": "gb200-nvl72", "model": "Qwen/Qwen3-32B", "prefill": {"tp": 8}, "decode": {"tp": 4}}
+    done = cluster.disagg("launch", cluster.topology(slurm={"nodes": None}, **wide))
+    assert done.returncode == 4
+    assert "unrecognized option '--segment=3'" in done.stderr
+    assert "set executor.slurm.segment to what the cluster's blocks hold, or to 0" in done.stderr
+
+
 def test_a_variable_that_would_change_the_job_is_kept_from_sbatch(cluster):
     wishes = {"SBATCH_REQUEUE": "1", "SBATCH_OPEN_MODE": "truncate"}
     done = cluster.disagg("launch", cluster.topology(), "--detach", **wishes)
