@@ -106,9 +106,10 @@ class Cluster:
         wait_until(lambda: self.lab.jobs()[holder] == "RUNNING")
         return holder
 
-    def salloc(self, *options):
+    def salloc(self, *options, **topology):
         """Launch from the shell of an allocation, until the evals are done."""
-        argv = ["salloc", "--quiet", *options, *DISAGG, "launch", str(self.topology()), "--exit-after-eval"]
+        file = str(self.topology(**topology))
+        argv = ["salloc", "--quiet", *options, *DISAGG, "launch", file, "--exit-after-eval"]
         return subprocess.run(argv, capture_output=True, text=True, timeout=90)
 
     def nothing_left(self):
