@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from allocation import allocated
 
 from disagg_cli.executors.warm import SHARED_PARENT, parent_environment
 
@@ -50,3 +51,19 @@ def behind_a_jump_host(ssh_lab, tmp_path):
         return file
 
     return python
+
+
+@pytest.fixture(scope="module")
+def salloc(slurm_lab):
+    """The variables of an allocation of three nodes."""
+    with allocated(slurm_lab, "--nodes=3") as env:
+        yield env
+    slurm_lab.empty()
+
+
+@pytest.fixture
+def held(salloc, slurm_lab, monkeypatch):
+    """The lab, with this process in the allocation."""
+    for name, value in salloc.items():
+        monkeypatch.setenv(name, value)
+    return slurm_lab

@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import fcntl
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from allocation import host as node_of
+from slurm_lab import Lab
 from ssh_lab import HOSTS, SshLab
 
 from disagg_cli.connector.host_memory import mode
 from disagg_cli.engine.commands import Command
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.executors.protocol import Executor, Handle, Site
+from disagg_cli.executors.slurm.steps import SlurmExecutor
 from disagg_cli.executors.ssh import SshExecutor
 from disagg_cli.executors.warm import WarmExecutor
 from disagg_cli.settings import Timeouts
@@ -24,6 +28,22 @@ FOREVER = "import time; print('ready', flush=True); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
 PARENT = f"import subprocess; print(subprocess.Popen(['sleep', '60']).pid); {FOREVER}"
 LEAVES_A_CHILD = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid)"
+
+
+def child_with(lock: Path) -> str:
+    """Code that takes a lock and shares it with a child: it is taken while one of them runs, wherever that is."""
+    take = f"lock = os.open('{lock}', os.O_CREAT | os.O_RDWR); fcntl.flock(lock, fcntl.LOCK_EX)"
+    return f"import fcntl, os, subprocess; {take}; subprocess.Popen(['sleep', '60'], pass_fds=[lock]); "
+
+
+def taken(lock: Path) -> bool:
+    """Whether anybody has it."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def hold_segment(name: str) -> str:
@@ -65,16 +85,23 @@ class Place:
         self.started.append(handle)
         return handle
 
-    async def gone(self, handle: Handle) -> None:
-        """Wait until nothing of a session is left."""
-        while await self.executor.survivors(handle):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    def said(self, handle: Handle) -> str:
+        """What a program has said so far; srun adds lines of its own to that."""
+        lines = handle.log.read_text().splitlines(keepends=True) if handle.log.exists() else []
+        return "".join(line for line in lines if not line.startswith("srun: "))
+
+    async def gone(self, handle: Handle, executor: Executor | None = None) -> None:
+        """Wait until nothing of a session is left, in this executor's eyes or another's."""
+        async with asyncio.timeout(60):
+            while await (executor or self.executor).survivors(handle):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     async def ended(self, handle: Handle) -> int:
         """The exit code, once there is one."""
-        while (code := await self.executor.poll(handle)) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        return code
+        async with asyncio.timeout(60):
+            while (code := await self.executor.poll(handle)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return code
 
 
 @contextlib.asynccontextmanager
@@ -104,6 +131,18 @@ async def ssh_place(
         return replace(cold(code, **env), host=host)
 
     async with _place(lambda: SshExecutor(site), remote, folder, host) as place:
+        yield place
+
+
+@contextlib.asynccontextmanager
+async def slurm_place(folder: Path, lab: Lab) -> AsyncIterator[Place]:
+    """A node of the allocation that this process is in."""
+    node = node_of(lab)
+
+    def step(code: str, **env: str) -> Command:
+        return replace(cold(code, **env), host=node)
+
+    async with _place(lambda: SlurmExecutor(Site(run=folder.name, logs=folder)), step, folder, node) as place:
         yield place
 
 

@@ -3,21 +3,26 @@
 import contextlib
 import os
 import signal
-import socket
 from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
-from places import FOREVER, LEAVES_A_CHILD, PARENT, STUBBORN, local_place, ssh_place, warm_place
+from places import FOREVER, PARENT, STUBBORN, child_with, local_place, slurm_place, ssh_place, taken, warm_place
 from waiting import until
 
-from disagg_cli.executors import sessions
 from disagg_cli.executors.protocol import UNKNOWN_EXIT
 
 
-@pytest.fixture(params=["local", "warm", "ssh"])
+@pytest.fixture(params=["local", "warm", "ssh", "slurm"])
 def place(request, tmp_path):
     """A place to start processes in: an async context manager."""
+    return _place(request, tmp_path)
+
+
+@pytest.fixture(params=["local", "warm", "ssh"])
+def place_of_pids(request, tmp_path):
+    """The same, where a handle has the pid of the process. For a step it is its srun's: the step's own are known to
+    nobody but its node."""
     return _place(request, tmp_path)
 
 
@@ -26,19 +31,21 @@ def _place(request, folder):
         return local_place(folder)
     if request.param == "ssh":
         return ssh_place(folder, request.getfixturevalue("ssh_lab"))
+    if request.param == "slurm":
+        return slurm_place(folder, request.getfixturevalue("held"))
     request.getfixturevalue("shared_parent")
     return warm_place(folder)
 
 
-def said(handle):
-    """Whether the log says that the program is ready."""
-    return lambda: handle.log.exists() and "ready" in handle.log.read_text()
+async def ready(here, handle):
+    """Wait until a program says that it is."""
+    await until(lambda: "ready" in here.said(handle), 30)
 
 
 async def test_a_process_runs(place):
     async with place as here:
         handle = await here.start(FOREVER)
-        await until(said(handle))
+        await ready(here, handle)
         assert await here.executor.poll(handle) is None
         assert await here.executor.survivors(handle) == (handle.pid,)
 
@@ -52,11 +59,11 @@ async def test_its_session_is_there_at_once(place):
             assert handle.log.exists()
 
 
-async def test_it_leads_a_session_of_its_own(place):
-    async with place as here:
+async def test_it_leads_a_session_of_its_own(place_of_pids):
+    async with place_of_pids as here:
         handle = await here.start("import os; print(os.getsid(0), os.getpid())")
         await here.ended(handle)
-        assert handle.log.read_text() == f"{handle.pid} {handle.pid}\n"
+        assert here.said(handle) == f"{handle.pid} {handle.pid}\n"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ async def test_output_and_errors_go_to_the_log(place):
     async with place as here:
         handle = await here.start("import sys; print('out', flush=True); print('err', file=sys.stderr); 1 / 0")
         await here.ended(handle)
-        log = handle.log.read_text()
+        log = here.said(handle)
         assert log.index("out") < log.index("err") < log.index("ZeroDivisionError")
 
 
@@ -104,7 +111,7 @@ async def test_the_reason_of_an_exit_is_in_the_log(place):
     async with place as here:
         handle = await here.start("raise SystemExit('the reason')")
         await here.ended(handle)
-        assert handle.log.read_text() == "the reason\n"
+        assert here.said(handle) == "the reason\n"
 
 
 async def test_standard_input_is_empty(place):
@@ -117,14 +124,14 @@ async def test_the_commands_environment_is_on_top_of_the_hosts(place):
         show = "import os; print(*(os.environ[name] for name in ('HOME', 'GIVEN')))"
         handle = await here.start(show, GIVEN="c d")
         await here.ended(handle)
-        assert handle.log.read_text() == f"{os.environ['HOME']} c d\n"
+        assert here.said(handle) == f"{os.environ['HOME']} c d\n"
 
 
 async def test_terminate_asks(place):
     async with place as here:
         asked = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); "
         handle = await here.start(asked + FOREVER)
-        await until(said(handle))
+        await ready(here, handle)
         await here.executor.terminate(handle)
         assert await here.ended(handle) == 9
 
@@ -132,7 +139,7 @@ async def test_terminate_asks(place):
 async def test_terminate_does_not_force(place):
     async with place as here:
         handle = await here.start(STUBBORN)
-        await until(said(handle))
+        await ready(here, handle)
         await here.executor.terminate(handle)
         assert await here.executor.survivors(handle) == (handle.pid,)
         await here.executor.kill(handle)
@@ -148,33 +155,49 @@ async def test_a_process_that_has_ended_can_be_ended_again(place):
         assert await here.executor.survivors(handle) == ()
 
 
-async def test_kill_reaches_children(place):
-    async with place as here:
+async def test_survivors_are_all_of_its_session(place_of_pids):
+    async with place_of_pids as here:
         handle = await here.start(PARENT)
-        await until(said(handle))
-        child = int(handle.log.read_text().split()[0])
+        await ready(here, handle)
+        child = int(here.said(handle).split()[0])
         assert set(await here.executor.survivors(handle)) == {handle.pid, child}
+
+
+async def test_kill_reaches_children(place, tmp_path):
+    async with place as here:
+        handle = await here.start(child_with(tmp_path / "lock") + FOREVER)
+        await ready(here, handle)
         await here.executor.kill(handle)
         assert await here.ended(handle) == -signal.SIGKILL
         await here.gone(handle)
+        assert not taken(tmp_path / "lock")
 
 
-async def test_kill_reaches_what_outlived_the_leader(place):
+async def test_kill_reaches_what_outlived_the_leader(place, tmp_path):
     async with place as here:
-        handle = await here.start(LEAVES_A_CHILD)
+        handle = await here.start(child_with(tmp_path / "lock"))
         assert await here.ended(handle) == 0
         await here.executor.kill(handle)
         await here.gone(handle)
         assert await here.executor.survivors(handle) == ()
+        assert not taken(tmp_path / "lock")
 
 
 async def test_taken_ports(place):
     async with place as here:
-        with socket.create_server((here.host.address, 0)) as server:
-            port = server.getsockname()[1]
+
+        async def taken():
             (facts,) = await here.executor.look([here.host], {here.host: {port: "x"}}, [])
-            assert facts.taken == {here.host.address: (port,)}
-        assert sessions.taken(here.host.address, [port]) == ()
+            return facts.taken
+
+        listen = f"import socket; server = socket.create_server(('{here.host.address}', 0)); "
+        handle = await here.start(listen + f"print(server.getsockname()[1]); {FOREVER}")
+        await ready(here, handle)
+        port = int(here.said(handle).split()[0])
+        assert await taken() == {here.host.address: (port,)}
+        await here.executor.kill(handle)
+        await here.gone(handle)
+        assert await taken() == {here.host.address: ()}
 
 
 async def test_what_is_found_on_a_host(place, tmp_path):
@@ -207,7 +230,7 @@ async def another(here):
 async def test_another_executor_finds_a_process_by_its_handle(place):
     async with place as here:
         handle = await here.start(FOREVER)
-        await until(said(handle))
+        await ready(here, handle)
         async with another(here) as fresh:
             assert await fresh.poll(handle) is None
             assert await fresh.survivors(handle) == (handle.pid,)
@@ -221,18 +244,18 @@ async def test_another_executor_finds_a_process_by_its_handle(place):
 async def test_another_executor_kills_a_process_by_its_handle(place):
     async with place as here:
         handle = await here.start(PARENT)
-        await until(said(handle))
+        await ready(here, handle)
         async with another(here) as fresh:
             await fresh.kill(handle)
             await here.gone(handle)
-            assert await fresh.survivors(handle) == ()
+            await here.gone(handle, fresh)
             await fresh.collect(handle)
 
 
 async def test_close_ends_nothing(place):
     async with place as here:
         handle = await here.start(FOREVER)
-        await until(said(handle))
+        await ready(here, handle)
         async with another(here) as fresh:
             await fresh.poll(handle)
         assert await here.executor.poll(handle) is None
@@ -243,5 +266,4 @@ async def test_collect_brings_the_whole_log(place):
         handle = await here.start("print('x' * 2_000_000); print('last')")
         await here.gone(handle)
         await here.executor.collect(handle)
-        assert handle.log.stat().st_size == 2_000_006
-        assert handle.log.read_text().endswith("x\nlast\n")
+        assert here.said(handle) == "x" * 2_000_000 + "\nlast\n"

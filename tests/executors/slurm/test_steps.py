@@ -1,4 +1,4 @@
-"""What every executor promises (executors/protocol.py), kept by steps of a real Slurm allocation."""
+"""Steps of a real Slurm allocation, beyond what every executor promises (tests/executors/test_contract.py)."""
 
 import asyncio
 import contextlib
@@ -65,41 +65,6 @@ async def test_a_process_runs_on_its_node(held, tmp_path):
         assert not on(held, 1, "sleep(300)")
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [
-        ("pass", 0),
-        ("raise SystemExit(3)", 3),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
-    ],
-)
-async def test_exit_codes(held, tmp_path, code, exit_code):
-    async with steps(held, tmp_path) as here:
-        handle = await here.start(code)
-        assert [await ended(here, handle) for _ in range(2)] == [exit_code, exit_code]
-        assert await here.executor.survivors(handle) == ()
-
-
-async def test_exit_codes_are_not_mixed_up(held, tmp_path):
-    async with steps(held, tmp_path) as here:
-        handles = [await here.start(f"raise SystemExit({n})", number=n % 3) for n in range(5)]
-        assert [await ended(here, handle) for handle in reversed(handles)] == [4, 3, 2, 1, 0]
-
-
-async def test_output_and_errors_keep_their_order(held, tmp_path):
-    async with steps(held, tmp_path) as here:
-        handle = await here.start("import sys; print('out', flush=True); print('err', file=sys.stderr); 1 / 0")
-        assert await ended(here, handle) == 1
-        said = [line for line in handle.log.read_text().splitlines() if not line.startswith("srun: ")]
-        assert (said[:2], said[-1]) == (["out", "err"], "ZeroDivisionError: division by zero")
-
-
-async def test_standard_input_is_empty(held, tmp_path):
-    async with steps(held, tmp_path) as here:
-        assert await ended(here, await here.start("import sys; raise SystemExit(len(sys.stdin.read()))")) == 0
-
-
 async def test_the_environment_reaches_the_step(held, tmp_path, monkeypatch):
     monkeypatch.setenv("INHERITED", "a")
     monkeypatch.setenv("BOTH", "a")
@@ -118,24 +83,6 @@ async def test_workers_of_a_node_start_side_by_side_and_see_their_own_gpus(held,
         for handle, gpus in zip(handles, ("0,1\n", "2,3\n"), strict=True):
             await until(said(handle), 30)
             assert gpus in handle.log.read_text()
-
-
-async def test_terminate_asks(held, tmp_path):
-    async with steps(held, tmp_path) as here:
-        handle = await here.start(POLITE)
-        await until(said(handle), 30)
-        await here.executor.terminate(handle)
-        assert await ended(here, handle) == 9
-
-
-async def test_terminate_does_not_force(held, tmp_path):
-    async with steps(held, tmp_path) as here:
-        handle = await here.start(STUBBORN)
-        await until(said(handle), 30)
-        await here.executor.terminate(handle)
-        assert await here.executor.survivors(handle) == (handle.pid,)
-        await here.executor.kill(handle)
-        assert await ended(here, handle) == -signal.SIGKILL
 
 
 async def test_terminate_reaches_one_step_of_several(held, tmp_path):
@@ -157,15 +104,6 @@ async def test_kill_reaches_children(held, tmp_path):
         await here.executor.kill(handle)
         assert await ended(here, handle) == -signal.SIGKILL
         await until(lambda: not on(held, 1, "sleep 311"), 30)
-
-
-async def test_a_process_that_has_ended_can_be_ended_again(held, tmp_path):
-    async with steps(held, tmp_path) as here:
-        handle = await here.start("pass")
-        await ended(here, handle)
-        await here.executor.terminate(handle)
-        await here.executor.kill(handle)
-        assert await here.executor.survivors(handle) == ()
 
 
 async def test_a_step_that_has_not_begun_can_be_killed(held, tmp_path):
