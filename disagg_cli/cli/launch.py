@@ -134,10 +134,9 @@ def _launch(
     from disagg_cli.runtime.reservation import reserved
     from disagg_cli.runtime.submission import kept
 
-    for line in findings_view(asyncio.run(check_machine(prepared))):
-        out.print(line)
     with reserved(prepared.ports()):
-        asyncio.run(check_machine(prepared))  # again: one that was faster may have bound them by now
+        for line in findings_view(asyncio.run(check_machine(prepared))):
+            out.print(line)
         directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
         recorder = record(prepared, directory)
         here = prepared.deployment.platform.on_cpu and prepared.deployment.executor == "local"

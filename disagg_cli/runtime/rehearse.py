@@ -180,9 +180,8 @@ def memory_of_group(group: Path) -> float:
 
 def run_rehearsal(rehearsal: Rehearsal, show: Callable[[Recorder], Shown]) -> tuple[dict[str, Any], DisaggError | None]:
     """Do all of it, leave no process behind, and return the report, which is kept, with what ended it."""
-    asyncio.run(check_machine(rehearsal.prepared))
     with reserved(rehearsal.prepared.ports()):
-        asyncio.run(check_machine(rehearsal.prepared))  # again: one that was faster may have bound them by now
+        asyncio.run(check_machine(rehearsal.prepared))
         directory = rundir.create(f"{PREFIX}{rehearsal.name}")
         directory.write_text(TOPOLOGY, yaml.safe_dump(dict(rehearsal.derived.document), sort_keys=False))
         recorder = record(replace(rehearsal.prepared, config=directory.path / TOPOLOGY), directory)
