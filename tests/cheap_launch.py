@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def free_ports(blocks: int = 1) -> int:
 class CheapLaunch:
     """A `disagg launch` of the smallest topology, some keys changed, on ports of its own. `kill` ends it anyhow.
 
-    screen: a descriptor to write to, in place of the file that `said` reads.
+    screen: a descriptor to write to, in place of the file that `said` reads. within: what runs the command, such as a
+    shell of an allocation.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class CheapLaunch:
         ports: int | None = None,
         blocks: int = 1,
         screen: int | None = None,
+        within: Sequence[str] = (),
         **changes: Any,
     ) -> None:
         self.folder = folder
@@ -60,7 +63,7 @@ class CheapLaunch:
         self.output = folder / f"launch-{time.monotonic_ns()}.out"
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [*COMMAND, str(folder), "launch", str(config), "--cold", *flags],
+                [*within, *COMMAND, str(folder), "launch", str(config), "--cold", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=out if screen is None else screen,
                 stderr=subprocess.STDOUT,
@@ -125,13 +128,13 @@ class CheapLaunch:
         return {name: pids for name, pids in found.items() if pids}
 
     def kill(self) -> None:
-        """End all of it."""
+        """End all of it that runs on this machine; pids of other hosts are not ours."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait(30)
         with contextlib.suppress(ValueError, OSError):
             for process in self.state["processes"]:
-                if process["pid"]:
+                if process["pid"] and process["host"] == "localhost":
                     sessions.kill_session(process["pid"])
 
     def _runs(self) -> list[Path]:

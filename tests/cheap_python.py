@@ -1,11 +1,11 @@
 """A Python whose SGLang and router are a few lines: what starts, watches and ends servers can be tested in seconds.
 
 `cheap_python(folder)` makes the command; anything but a server runs in the real Python. One that is given an API key
-asks for it. A server prints its line when
-it listens, answers like one that has moved KV, and prints again whatever it is asked under `/say`; `/flood/N` prints
-N MiB, as fast as the disk takes them. In its environment: CHEAP_START_S, seconds before it listens; CHEAP_HEALTHY, a
-file to which it appends when it did; CHEAP_STUBBORN, to be deaf to SIGTERM; CHEAP_LAST, what it says as it dies, of
-itself, at once; CHEAP_SILENT, a pattern: what is posted, path and body, and matches is not answered for a minute.
+asks for it. A server prints its line when it listens, answers like one that has moved KV, and prints again whatever it
+is asked under `/say`; `/flood/N` prints N MiB, as fast as the disk takes them. In its environment: CHEAP_START_S,
+seconds before it listens; CHEAP_HEALTHY, a file to which it appends when it began, when it listened, and its URL;
+CHEAP_STUBBORN, to be deaf to SIGTERM; CHEAP_LAST, what it says as it dies, of itself, at once; CHEAP_SILENT, a
+pattern: what is posted, path and body, and matches is not answered for a minute.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+BEGUN = time.monotonic()
 TOKENS = 4
 SILENT = os.environ.get("CHEAP_SILENT")
 KEY = json.loads(os.environ.get("DISAGG_SECRET_FLAGS", "{}")).get("--api-key", [""])[0]
@@ -80,7 +81,7 @@ def serve(argv):
     print("listening", flush=True)
     if file := os.environ.get("CHEAP_HEALTHY"):
         with open(file, "a") as healthy:  # noqa: PTH123 - pathlib is half of this program's start
-            healthy.write(f"{time.monotonic()} {known.port}\n")
+            healthy.write(f"{BEGUN} {time.monotonic()} http://{known.host}:{known.port}\n")
     server.serve_forever()
 
 
