@@ -5,6 +5,7 @@ import errno
 import socket
 import sys
 import time
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -17,7 +18,7 @@ from disagg_cli.executors import sessions
 from disagg_cli.executors.local import LocalExecutor
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.supervisor import ProcessDied, Supervisor, in_words
-from disagg_cli.settings import Timeouts
+from disagg_cli.settings import ON_CPU, ON_GPU, Timeouts
 from disagg_cli.topology.deployment import Host, Ports, Share, Worker
 
 HERE = Host(name="localhost", address="127.0.0.1", gpus=0, local=True)
@@ -209,6 +210,20 @@ async def test_health_is_noticed_while_another_server_says_nothing(supervised):
         await until(lambda: run.phase("decode-1") == "healthy")
         assert run.recorder.state.waiting_for == "/health of decode-0"
         waiting.cancel()
+
+
+@pytest.mark.parametrize("times", [ON_CPU, ON_GPU], ids=["on CPUs", "on GPUs"])
+async def test_health_is_asked_after_often_enough_to_be_noticed_within_half_a_second(supervised, times):
+    """The shortest of some pauses counts: any of them may be longer on busy cores."""
+    port = free_port()
+    async with supervised(times) as run:
+        await run.start(server("decode-0", port, 503, "import time; print('asked', time.monotonic(), flush=True)"))
+        waiting = asyncio.create_task(run.supervisor.healthy({"decode-0": url(port)}))
+        log = run.recorder.directory.log("decode-0")
+        await until(lambda: log.read_text().count("asked") > 5)
+        waiting.cancel()
+        asked = [float(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("asked")]
+        assert min(later - sooner for sooner, later in pairwise(asked)) <= 0.5
 
 
 @pytest.mark.parametrize(
