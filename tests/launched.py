@@ -37,13 +37,15 @@ def run(environment: dict[str, str], *args: str, timeout: float = 240) -> subpro
 class Launched:
     """A `disagg launch` in the background, whose output can be waited for."""
 
-    def __init__(self, environment: dict[str, str], folder: Path, config: Path, *flags: str) -> None:
+    def __init__(
+        self, environment: dict[str, str], folder: Path, config: Path, *flags: str, python: str = sys.executable
+    ) -> None:
         self.home = Path(environment["DISAGG_HOME"])
         self.before = set(self._runs())
         self.output = folder / f"{config.stem}.out"
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [*DISAGG, "launch", str(config), *flags],
+                [python, *DISAGG[1:], "launch", str(config), *flags],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -1,15 +1,24 @@
 """Executors with real processes."""
 
+import contextlib
+import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from allocation import allocated
+from cheap_python import cheap_python
+from launched import Launched, run
+from ssh_lab import HOSTS
 
+from disagg_cli.executors import sessions
 from disagg_cli.executors.warm import SHARED_PARENT, parent_environment
 
 TINY_PARENT = Path(__file__).parents[1] / "tiny_parent.py"
+_blocks = itertools.count(12000 + os.getpid() % 3 * 2500, 100)
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +76,82 @@ def held(salloc, slurm_lab, monkeypatch):
     for name, value in salloc.items():
         monkeypatch.setenv(name, value)
     return slurm_lab
+
+
+@pytest.fixture
+def environment(home):
+    return {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def python_there(tmp_path):
+    """Make a Python with cheap servers for the hosts, which begins with a line of shell; its host is $LAB_HOST."""
+
+    def write(line):
+        file = tmp_path / "python-there"
+        file.write_text(f'#!/bin/sh\n{line}\nexec "{cheap_python(tmp_path)}" "$@"\n')
+        file.chmod(0o755)
+        return str(file)
+
+    return write
+
+
+@pytest.fixture
+def topology(ssh_lab, tmp_path):
+    """Prefill on h1, a decode on h2 and one on h3, the router on h1; each pool has ports of its own.
+
+    ssh: what is to be different below `executor.ssh`.
+    """
+    usual = {
+        "hosts": list(HOSTS),
+        "python": str(cheap_python(tmp_path)),
+        "config": str(ssh_lab.config),
+        "reattach_s": 5,
+    }
+
+    def write(**changes):
+        port = next(
+            block for block in _blocks if not any(sessions.taken(a, (block, block + 90)) for a in HOSTS.values())
+        )
+        document = {
+            "name": "drill",
+            "platform": "cpu",
+            "model": "synthetic",
+            "prefill": {"tp": 2},
+            "decode": {"workers": 2},
+            "ports": port,
+            "router": {"port": port + 90} | changes.pop("router", {}),
+            "probe": {"parity": False, "timeout_s": 30},
+            "executor": {"ssh": usual | changes.pop("ssh", {})},
+            "ignore": {"DSG403": "the hosts are loopback addresses of one machine"},
+        }
+        file = tmp_path / f"{port}.yaml"
+        file.write_text(yaml.safe_dump(document | changes))
+        return file
+
+    return write
+
+
+@pytest.fixture
+def launch(ssh_lab, environment, tmp_path):
+    """Launch a topology in the background, and wait until it serves. What a test leaves is ended.
+
+    python: what disagg itself is run by.
+    """
+    started = []
+
+    def start(config, *, python=sys.executable, serving=True):
+        one = Launched(environment, tmp_path, config, python=python)
+        started.append(one)
+        if serving:
+            one.wait_for("disagg stop, or Ctrl-C")
+        return one
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait(10)
+        if ssh_lab.processes() or list((ssh_lab.state / "disagg/remote").glob("drill-*")):
+            with contextlib.suppress(ValueError):
+                run(environment, "stop", "--run", one.run_dir.name, timeout=60)
