@@ -66,16 +66,24 @@ def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Chec
     import asyncio
 
     from disagg_cli.cli.submit import in_job
+    from disagg_cli.errors import PlanRefused
+    from disagg_cli.findings.finding import finding
     from disagg_cli.findings.topology_report import with_findings
     from disagg_cli.runtime.hosts import look_at_hosts
     from disagg_cli.runtime.prepare import prepare
+    from disagg_cli.runtime.reservation import reserved
 
     if not checked.ok:
         return checked
     prepared = prepare(checked.file, variant=checked.variant, sets=sets, unsets=unsets)
     if prepared.deployment.executor == "slurm" and not in_job():
         typer.echo(f"{checked.file}: the nodes of a Slurm job are looked at once it has them, by its launch", err=True)
-    return with_findings(checked, prepared.deployment, asyncio.run(look_at_hosts(prepared)))
+    try:
+        with reserved(prepared.ports()):
+            found = asyncio.run(look_at_hosts(prepared))
+    except PlanRefused as held:  # to look at hosts is to listen there, in the way of the launch that has the ports
+        found = (finding("DSG415", held.what, where="executor", fix=held.fix),)
+    return with_findings(checked, prepared.deployment, found)
 
 
 def _show(checked: list["Checked"], output: Format) -> None:

@@ -164,8 +164,10 @@ def _detach(
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import end_detached, follow_until_serving, start_detached, summary
     from disagg_cli.runtime.launch import check_machine
+    from disagg_cli.runtime.reservation import reserved
 
-    asyncio.run(check_machine(prepared))
+    with reserved(prepared.ports()):
+        asyncio.run(check_machine(prepared))
     directory: RunDir = rundir.create(prepared.deployment.name)
     child = start_detached(prepared.config, directory, flags, changes)
     try:

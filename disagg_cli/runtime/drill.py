@@ -18,6 +18,7 @@ from disagg_cli.findings.report import PlanReport
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.launch import Launch, Options, check_machine, record
 from disagg_cli.runtime.prepare import prepare_deployment, with_env
+from disagg_cli.runtime.reservation import reserved
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.topology.deployment import Deployment
 from disagg_cli.topology.loading import load_topology
@@ -118,16 +119,17 @@ async def _drill(config: Path, deployment: Deployment, fault: Fault | None, time
     planted = with_env(deployment, "prefill", {ENABLE: fault.name} if fault else {})
     probe = deployment.probe.model_copy(update={"parity": True, "timeout_s": timeout_s})
     prepared = prepare_deployment(config, replace(planted, probe=probe, eval=EvalSpec()))
-    await check_machine(prepared)
-    directory = rundir.create(f"drill-{fault.name if fault else HEALTHY}")
-    launch = Launch(prepared, Options(warm=True, exit_after_eval=True), record(prepared, directory), _Silent())
     error: DisaggError | None = None
-    try:
-        await launch.run()
-    except Interrupted:
-        raise
-    except DisaggError as caught:
-        error = caught
+    with reserved(prepared.ports()):
+        await check_machine(prepared)
+        directory = rundir.create(f"drill-{fault.name if fault else HEALTHY}")
+        launch = Launch(prepared, Options(warm=True, exit_after_eval=True), record(prepared, directory), _Silent())
+        try:
+            await launch.run()
+        except Interrupted:
+            raise
+        except DisaggError as caught:
+            error = caught
     return _result(directory, fault, error)
 
 

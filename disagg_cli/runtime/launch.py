@@ -91,7 +91,8 @@ def _without_secrets(prepared: Prepared) -> str:
 async def check_machine(prepared: Prepared) -> tuple[Finding, ...]:
     """Find what would make processes fail on their hosts, before the first one. PlanRefused names it.
 
-    Returned is what need not make them fail.
+    Returned is what need not make them fail. Its ports are to be `reserved` by then: for a moment something listens
+    there, which would be in the way of another launch, and two that look at once would see only each other.
     """
     found = await hosts.look_at_hosts(prepared)
     hosts.refuse(found)

@@ -10,6 +10,7 @@ from launched import run
 from ssh_drills import ON_GPUS, gpus
 from ssh_lab import HOSTS
 
+from disagg_cli.runtime.reservation import reserved
 from disagg_cli.topology.synthetic import SyntheticModel
 
 
@@ -83,6 +84,15 @@ def test_a_port_that_is_taken_on_another_host(topology, environment, ssh_lab):
         assert f"DSG415 ports that are taken on h2 (127.0.0.3): {port} (decode-0 http)" in said
     finally:
         ssh_lab.run("h2", "pkill -f create_server")
+
+
+def test_ports_that_another_launch_has(topology, environment):
+    """To look is to listen there for a moment, in the way of what it is about to start."""
+    config = topology()
+    port = f"h2:{yaml.safe_load(config.read_text())['ports']}"
+    with reserved([port]):
+        found = checked(environment, config)
+    assert ("DSG415", f"another launch is starting, or serving, on port {port}") in found
 
 
 def test_hosts_with_too_few_gpus(topology, environment, python_there, tmp_path):

@@ -1,6 +1,8 @@
 """Launches over ssh that are interrupted, or meet another one: the exit code is right, and nothing is left anywhere."""
 
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from launched import run
@@ -42,11 +44,17 @@ def test_interrupted_twice_while_a_host_hangs(launch, topology, ssh_lab, environ
     nothing_left(ssh_lab)
 
 
-def test_two_launches_for_the_same_ports(launch, topology, ssh_lab):
+@pytest.mark.parametrize("moment", ["at the same time", "once the first one serves"])
+def test_two_launches_for_the_same_ports(launch, topology, ssh_lab, moment):
+    """Exactly one of them serves; the other says why it does not, and leaves it alone."""
     config = topology()
-    one = launch(config)
-    other = launch(config, serving=False)
-    code, output = ended(other)
-    assert code == 3
-    assert "another launch is starting, or serving" in output
-    assert one.process.poll() is None
+    other = shutil.copy(config, config.with_name("other.yaml"))
+    launches = [launch(config, serving=moment != "at the same time"), launch(Path(other), serving=False)]
+    wait_until(lambda: any(" s  serving" in one.output.read_text() for one in launches), within=60)
+    winner, loser = sorted(launches, key=lambda one: " s  serving" not in one.output.read_text())
+    code, output = ended(loser)
+    assert (code, "another launch is starting, or serving, on port h" in output) == (3, True)
+    assert {process["phase"] for process in winner.state["processes"]} == {"proven"}
+    winner.process.send_signal(signal.SIGTERM)
+    assert ended(winner)[0] == 0
+    nothing_left(ssh_lab)
