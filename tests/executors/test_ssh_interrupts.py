@@ -10,12 +10,25 @@ from ssh_drills import ended, nothing_left, worker
 from waiting import wait_until
 
 
-@pytest.mark.parametrize("moment", ["prefill-0 starting", "decode-0 healthy"])
-def test_interrupted_before_it_serves(launch, topology, ssh_lab, moment):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["starting: its hosts", "prefill-0 starting", "decode-0 healthy"])
+def test_interrupted_before_it_serves(launch, topology, ssh_lab, moment, signum):
     one = launch(topology(), serving=False)
     one.wait_for(moment)
-    one.process.send_signal(signal.SIGTERM)
+    one.process.send_signal(signum)
     assert ended(one)[0] == 130
+    nothing_left(ssh_lab)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_interrupted_before_there_is_a_run(launch, topology, ssh_lab, home, signum):
+    """While hosts are looked at for the first time."""
+    one = launch(topology(), serving=False)
+    wait_until(ssh_lab.processes)
+    one.process.send_signal(signum)
+    code, output = ended(one)
+    assert (code, f"interrupted by {signum.name}" in output) == (130, True)
+    assert not (home / "runs").exists()
     nothing_left(ssh_lab)
 
 
