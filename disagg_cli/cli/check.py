@@ -63,13 +63,12 @@ def check(
 
 def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Checked":
     """The judgement with what its hosts are like, where nothing else forbids a launch."""
-    import asyncio
-
     from disagg_cli.cli.submit import in_job
     from disagg_cli.errors import PlanRefused
     from disagg_cli.findings.finding import finding
     from disagg_cli.findings.topology_report import with_findings
     from disagg_cli.runtime.hosts import look_at_hosts
+    from disagg_cli.runtime.interruption import until_interrupted
     from disagg_cli.runtime.prepare import prepare
     from disagg_cli.runtime.reservation import reserved
 
@@ -80,7 +79,7 @@ def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Chec
         typer.echo(f"{checked.file}: the nodes of a Slurm job are looked at once it has them, by its launch", err=True)
     try:
         with reserved(prepared.ports()):
-            found = asyncio.run(look_at_hosts(prepared))
+            found = until_interrupted(look_at_hosts(prepared))
     except PlanRefused as held:  # to look at hosts is to listen there, in the way of the launch that has the ports
         found = (finding("DSG415", held.what, where="executor", fix=held.fix),)
     return with_findings(checked, prepared.deployment, found)

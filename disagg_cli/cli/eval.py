@@ -1,9 +1,9 @@
 """`disagg eval`: how well, and how fast, a deployment answers."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from disagg_cli.cli.options import Json
 if TYPE_CHECKING:
     from disagg_cli.evals.settings import EvalSettings
 
-Result = TypeVar("Result")
+WRITTEN = "; what was answered until then is written"
 
 app = typer.Typer(name="eval", help="Score a deployment, with a verdict.", no_args_is_help=True)
 
@@ -277,10 +277,11 @@ def _run(settings: "EvalSettings", url: str, out: Path | None, *, resume: bool, 
     from disagg_cli.console.eval_view import eval_view, following
     from disagg_cli.console.sink import show
     from disagg_cli.evals.run import run_gsm8k
+    from disagg_cli.runtime.interruption import until_interrupted
 
     folder = out or _own_folder()
     with following() as progress:
-        report = _until_interrupted(run_gsm8k(settings, url, folder, progress, resume=resume))
+        report = until_interrupted(run_gsm8k(settings, url, folder, progress, resume=resume), and_then=WRITTEN)
     show(eval_view(report, folder), report.document() | {"out": str(folder)}, as_json=as_json)
     raise typer.Exit(report.exit_code)
 
@@ -292,6 +293,7 @@ def _compare(
     from disagg_cli.console.sink import show
     from disagg_cli.evals.compare import Limits
     from disagg_cli.evals.paired import run_pair
+    from disagg_cli.runtime.interruption import until_interrupted
 
     limits = Limits(
         alpha=settings.alpha, margin=settings.margin, failure_budget=settings.failure_budget, identical=min_identical
@@ -299,7 +301,7 @@ def _compare(
     folder = out or _own_folder()
     with following() as progress:
         work = run_pair(settings, before, after, folder, limits, progress, force=settings.force)
-        comparison = _until_interrupted(work)
+        comparison = until_interrupted(work, and_then=WRITTEN)
     show(compare_view(comparison, folder), comparison.document() | {"out": str(folder)}, as_json=as_json)
     raise typer.Exit(comparison.exit_code)
 
@@ -308,31 +310,3 @@ def _own_folder() -> Path:
     from disagg_cli.runtime.rundir import create_eval  # here: a run with --out need not know where disagg keeps its own
 
     return create_eval("gsm8k")
-
-
-def _until_interrupted(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it; SIGINT, SIGTERM and SIGHUP cancel it, so that it can write what it has, and then raise Interrupted."""
-    import asyncio
-    import signal
-
-    from disagg_cli.errors import Interrupted
-
-    caught: list[signal.Signals] = []
-
-    async def run() -> Result:
-        task = asyncio.ensure_future(work)
-
-        def stop(signum: signal.Signals) -> None:
-            caught.append(signum)
-            task.cancel()
-
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup
-                asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
-        return await task
-
-    try:
-        return asyncio.run(run())
-    except asyncio.CancelledError:
-        name = caught[0].name if caught else "a signal"
-        raise Interrupted(f"interrupted by {name}; what was answered until then is written") from None

@@ -130,12 +130,13 @@ def _launch(
     from disagg_cli.console.sink import write_json
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import summary
+    from disagg_cli.runtime.interruption import until_interrupted
     from disagg_cli.runtime.launch import Launch, Options, check_machine, record
     from disagg_cli.runtime.reservation import reserved
     from disagg_cli.runtime.submission import kept
 
     with reserved(prepared.ports()):
-        for line in findings_view(asyncio.run(check_machine(prepared))):
+        for line in findings_view(until_interrupted(check_machine(prepared))):
             out.print(line)
         directory = rundir.RunDir(run_dir) if run_dir else rundir.create(prepared.deployment.name)
         recorder = record(prepared, directory)
@@ -157,17 +158,16 @@ def _detach(
     prepared: Prepared, flags: list[str], changes: Mapping[str, list[str]], out: Console, *, as_json: bool
 ) -> None:
     """Start the same launch in a session of its own and show what it does until it serves."""
-    import asyncio
-
     from disagg_cli.console.launch_view import where_everything_is
     from disagg_cli.console.sink import show
     from disagg_cli.runtime import rundir
     from disagg_cli.runtime.control import end_detached, follow_until_serving, start_detached, summary
+    from disagg_cli.runtime.interruption import until_interrupted
     from disagg_cli.runtime.launch import check_machine
     from disagg_cli.runtime.reservation import reserved
 
     with reserved(prepared.ports()):
-        asyncio.run(check_machine(prepared))
+        until_interrupted(check_machine(prepared))
     directory: RunDir = rundir.create(prepared.deployment.name)
     child = start_detached(prepared.config, directory, flags, changes)
     try:

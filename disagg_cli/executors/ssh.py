@@ -81,8 +81,9 @@ class SshExecutor:
         self, hosts: Sequence[Host], ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]
     ) -> tuple[HostFacts, ...]:
         """Look at every host, all at once; then try the ways between them, where their servers will listen."""
-        facts = await asyncio.gather(*(self._look(host, ports, paths) for host in hosts))
-        return await with_ways(facts, ports, self._at, self._timeouts.silent)
+        async with asyncio.TaskGroup() as looks:  # it waits for all of them where it is cancelled: they have ssh to end
+            found = [looks.create_task(self._look(host, ports, paths)) for host in hosts]
+        return await with_ways([one.result() for one in found], ports, self._at, self._timeouts.silent)
 
     async def _look(self, host: Host, ports: Mapping[Host, Mapping[int, str]], paths: Sequence[str]) -> HostFacts:
         asked = {at.address: list(ports[at]) for at in ports if at.name == host.name}

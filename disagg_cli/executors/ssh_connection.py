@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -249,8 +250,8 @@ async def _give_up(process: asyncio.subprocess.Process) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
+    if process.returncode is None:  # process.kill() would look for an end that is asyncio's to find, and to tell of
+        sessions.send(process.pid, signal.SIGKILL)
     if process.stdin:
         process.stdin.close()
     await process.wait()

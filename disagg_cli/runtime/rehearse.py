@@ -33,6 +33,7 @@ from disagg_cli.rehearsal.notes import Note, grouped
 from disagg_cli.rehearsal.scaling import Needs, Room, fit
 from disagg_cli.runtime import rundir
 from disagg_cli.runtime.drill import idle_everywhere
+from disagg_cli.runtime.interruption import until_interrupted
 from disagg_cli.runtime.launch import Launch, Options, View, check_machine, record
 from disagg_cli.runtime.prepare import Prepared, layout_of, prepare_deployment, with_aggregated, with_env
 from disagg_cli.runtime.reservation import reserved
@@ -181,7 +182,7 @@ def memory_of_group(group: Path) -> float:
 def run_rehearsal(rehearsal: Rehearsal, show: Callable[[Recorder], Shown]) -> tuple[dict[str, Any], DisaggError | None]:
     """Do all of it, leave no process behind, and return the report, which is kept, with what ended it."""
     with reserved(rehearsal.prepared.ports()):
-        asyncio.run(check_machine(rehearsal.prepared))
+        until_interrupted(check_machine(rehearsal.prepared))
         directory = rundir.create(f"{PREFIX}{rehearsal.name}")
         directory.write_text(TOPOLOGY, yaml.safe_dump(dict(rehearsal.derived.document), sort_keys=False))
         recorder = record(replace(rehearsal.prepared, config=directory.path / TOPOLOGY), directory)

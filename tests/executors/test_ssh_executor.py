@@ -289,6 +289,18 @@ async def test_a_connection_that_breaks_under_a_question_prints_nothing(ssh_lab,
         assert said == []
 
 
+async def test_a_look_that_is_cancelled_waits_for_the_end_of_every_ssh(ssh_lab, tmp_path):
+    """Afterwards there may be no event loop that could."""
+    executor = SshExecutor(Site(settings={"config": str(ssh_lab.config), "python": sys.executable}))
+    looking = asyncio.create_task(executor.look([replace(HERE, name=name) for name in HOSTS], {}, []))
+    await until(lambda: len([one for one in psutil.Process().children() if one.name() == "ssh"]) == len(HOSTS))
+    looking.cancel()
+    await asyncio.wait([looking])
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    await executor.close()
+    assert left == set()
+
+
 PYTHON = "executor.ssh.python"
 
 

@@ -10,8 +10,14 @@ from ssh_drills import ended, nothing_left, worker
 from waiting import wait_until
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("moment", ["starting: its hosts", "prefill-0 starting", "decode-0 healthy"])
+@pytest.mark.parametrize(
+    ("moment", "signum"),
+    [
+        ("starting: its hosts", signal.SIGHUP),
+        ("prefill-0 starting", signal.SIGTERM),
+        ("decode-0 healthy", signal.SIGTERM),
+    ],
+)
 def test_interrupted_before_it_serves(launch, topology, ssh_lab, moment, signum):
     one = launch(topology(), serving=False)
     one.wait_for(moment)
