@@ -5,7 +5,9 @@ beside, Slurm knows.
 """
 
 import contextlib
+import math
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +35,8 @@ WAIT_S = 0.5
 """The same, while somebody waits for a job to end."""
 SILENT_S = 10.0
 """Without an answer of the controller, before nobody waits for one any more."""
+PROMPT_S = 0.5
+"""The same, for whoever has other things to tell: one that is not busy answers within milliseconds."""
 STOP_S = ON_CPU.grace + ON_CPU.gone + 10.0
 """What disagg in the job may need to end its steps."""
 CANCEL_S = 60.0
@@ -143,21 +147,29 @@ def look_at(number: str) -> Now:
 
 
 class Lookout:
-    """Looks at a run as often as it is asked to: at the run's files every time, at Slurm now and then."""
+    """Looks at a run as often as it is asked to: at the run's files every time, at Slurm now and then.
+
+    A controller that is slow to answer is waited for beside that, so that nothing else is told late.
+    """
 
     def __init__(self, directory: RunDir, number: str) -> None:
         self._directory = directory
         self._number = number
-        self._asked = 0.0
+        self._asked = -math.inf
+        self._asking = threading.Thread()
         self._job = Now(state={}, job=None, asked=False)
 
     def __call__(self) -> Now:
         """What the run and its job are doing, as far as that is known."""
-        if time.monotonic() - self._asked < ASK_S:
-            return replace(self._job, state=self._directory.state())
-        self._asked = time.monotonic()
+        if not self._asking.is_alive() and time.monotonic() - self._asked >= ASK_S:
+            self._asked = time.monotonic()
+            self._asking = threading.Thread(target=self._ask, daemon=True)
+            self._asking.start()
+            self._asking.join(PROMPT_S)
+        return replace(self._job, state=self._directory.state())
+
+    def _ask(self) -> None:
         self._job = look(self._directory, self._number)
-        return self._job
 
 
 def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:

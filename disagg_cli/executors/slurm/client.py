@@ -61,7 +61,7 @@ def require() -> None:
         )
 
 
-def ask(*argv: str, env: Mapping[str, str] | None = None) -> str:
+def ask(*argv: str, env: Mapping[str, str] | None = None, within: float = ANSWER_S) -> str:
     """What one of Slurm's commands prints. LaunchFailed with its own words if it fails, or does not answer."""
     try:
         done = subprocess.run(
@@ -70,13 +70,11 @@ def ask(*argv: str, env: Mapping[str, str] | None = None) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=ANSWER_S,
+            timeout=within,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LaunchFailed(
-            f"{argv[0]} did not answer within {ANSWER_S:.0f} s", fix="is slurmctld up? `sinfo`"
-        ) from None
+        raise LaunchFailed(f"{argv[0]} did not answer within {within:.0f} s", fix="is slurmctld up? `sinfo`") from None
     except OSError as error:
         raise LaunchFailed(f"{argv[0]} cannot be run: {error.strerror}") from None
     if done.returncode:
@@ -114,9 +112,9 @@ def lost_a_node(number: str) -> bool:
     return any(one.get("Reason") == "NodeDown" for one in _shown(number))
 
 
-def ends(number: str) -> bool:
+def ends(number: str, within: float = ANSWER_S) -> bool:
     """Whether Slurm is ending a job, or has; false where it does not answer."""
-    return any(one.get("JobState") in ENDED | {"COMPLETING"} for one in _shown(number))
+    return any(one.get("JobState") in ENDED | {"COMPLETING"} for one in _shown(number, within))
 
 
 def over(number: str) -> bool:
@@ -133,10 +131,10 @@ def exit_code(number: str) -> int | None:
     return -int(signum) if int(signum) else int(code)
 
 
-def _shown(number: str) -> list[dict[str, str]]:
+def _shown(number: str, within: float = ANSWER_S) -> list[dict[str, str]]:
     """What Slurm shows of a job, or of each component of one; nothing where it does not answer."""
     try:
-        return records(ask("scontrol", "--oneliner", "show", "job", number))
+        return records(ask("scontrol", "--oneliner", "show", "job", number, within=within))
     except LaunchFailed:
         return []
 
@@ -177,10 +175,10 @@ def _on(node: str, job: str, commands: str) -> str:
     return ask("srun", *where, "--gres=none", "--mpi=none", "/bin/sh", "-c", commands)
 
 
-def failed(nodes: Iterable[str]) -> str:
+def failed(nodes: Iterable[str], within: float = ANSWER_S) -> str:
     """What Slurm says of those of these nodes that have failed; nothing where none has, or it will not talk of them."""
     try:
-        found = records(ask("scontrol", "--oneliner", "show", "node", ",".join(nodes)))
+        found = records(ask("scontrol", "--oneliner", "show", "node", ",".join(nodes), within=within))
     except LaunchFailed:
         return ""
     lost = {one["NodeName"]: one["State"] for one in found if _words(one["State"]) & {"DOWN", "FAIL", "FAILING"}}

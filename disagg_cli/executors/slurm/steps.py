@@ -42,6 +42,8 @@ PATIENCE_S = 2.5
 """For an srun that was asked to end and holds no step yet: what it waits for is an answer of the controller."""
 SURE_S = 1.0
 """Between a kill and doubt about a step that is listed still."""
+WHY_S = 2.0
+"""For what Slurm knows of the end of a step. Without it the end itself is told, of which its srun has the code."""
 TOLD_S = 10.0
 """Between the end of a step with its job, and the signal that tells disagg of it."""
 MOST_AT_ONCE = 32
@@ -187,19 +189,26 @@ class SlurmExecutor:
         code = child.poll()
         if code is None:
             return None
-        if handle.pid not in self._lost:  # srun returns 0 for a step whose node has failed (22.05)
-            self._lost[handle.pid] = await asyncio.to_thread(client.failed, [handle.host])
-        if lost := self._lost[handle.pid]:
+        await self._ask_why(handle)
+        if lost := self._lost[handle.pid]:  # srun returns 0 then (22.05)
             raise LaunchFailed(f"{lost}, and {handle.name} with it", where=str(handle.log))
-        return None if await self._goes_with_its_job(handle) else _signal_or_code(code)
+        return None if self._goes_with_its_job(handle) else _signal_or_code(code)
 
-    async def _goes_with_its_job(self, handle: Handle) -> bool:
+    async def _ask_why(self, handle: Handle) -> None:
+        """Find out whether the node of a step that has ended has failed, and whether Slurm is ending its job."""
+        if handle.pid in self._lost:
+            return
+        lost, ends = await asyncio.gather(
+            asyncio.to_thread(client.failed, [handle.host], WHY_S),
+            asyncio.to_thread(client.ends, handle.token.partition("/")[0], WHY_S),
+        )
+        self._lost[handle.pid], self._taken[handle.pid] = lost, time.monotonic() if ends else 0.0
+
+    def _goes_with_its_job(self, handle: Handle) -> bool:
         """Whether Slurm is ending the job of a step that has ended. That is no death: disagg itself is told as well,
         only not always before its steps. LaunchFailed if it is not told."""
-        job = handle.token.partition("/")[0]
-        if handle.pid not in self._taken:
-            self._taken[handle.pid] = time.monotonic() if await asyncio.to_thread(client.ends, job) else 0.0
         if (since := self._taken[handle.pid]) and time.monotonic() - since > TOLD_S:
+            job = handle.token.partition("/")[0]
             raise LaunchFailed(f"Slurm has ended job {job}, and {handle.name} with it", where=str(handle.log))
         return since > 0
 
