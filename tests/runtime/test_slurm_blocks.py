@@ -2,7 +2,9 @@
 
 import json
 import re
+import tempfile
 import time
+from pathlib import Path
 
 import debian
 import pytest
@@ -19,12 +21,13 @@ FOUR = THREE | {"decode": {"tp": 4, "workers": 2}}
 
 
 @pytest.fixture(scope="module")
-def racks(tmp_path_factory):
+def racks():
     """The lab."""
     try:
-        programs = slurm_newer.unpacked(tmp_path_factory.mktemp("slurm"))
-        with lab(2 * BLOCK, programs=programs, block=BLOCK) as one:
-            yield one
+        with tempfile.TemporaryDirectory() as folder:
+            programs = slurm_newer.unpacked(Path(folder))
+            with lab(2 * BLOCK, programs=programs, block=BLOCK) as one:
+                yield one
     except (NoLab, debian.NotInstalled) as why:
         pytest.skip(f"no Slurm with blocks: {why}")
 
