@@ -19,6 +19,10 @@ SSHD = "/usr/sbin/sshd"
 HOSTS = {"h1": "127.0.0.2", "h2": "127.0.0.3", "h3": "127.0.0.4"}
 NAMESPACES = ("unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
 
+NO_START_UP_FILES = "SHLVL=2"
+"""Debian's bash reads ~/.bashrc for a command of sshd's, unless it takes itself for the child of a shell: what the user
+of this machine has there takes its time, and is no part of the lab."""
+
 INIT = """
 hostname "$1"
 mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd
@@ -148,7 +152,7 @@ class SshLab:
             f"ListenAddress {HOSTS[host]}:{self.port}\n"
             f"HostKey {self.folder / host}\n"
             f"AuthorizedKeysFile {self.folder / 'authorized_keys'}\n"
-            f"SetEnv XDG_STATE_HOME={self.state} LAB_HOST={host}\n"
+            f"SetEnv XDG_STATE_HOME={self.state} LAB_HOST={host} {NO_START_UP_FILES}\n"
             "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nMaxStartups 100\nUseDNS no\nPrintMotd no\nPrintLastLog no\n"
         )

@@ -61,7 +61,7 @@ def over_ssh(folder: Path) -> Iterator[Place]:
         hosts.up()
         ssh = {"hosts": list(ssh_lab.HOSTS), "python": str(cheap_python(folder)), "config": str(hosts.config)}
         ignore = {"DSG403": "the hosts are loopback addresses of one machine"}
-        counted = "all of disagg, from the command on: connections, a look at three hosts, the ways between them"
+        counted = "all of disagg, from the command on, and ssh: to shells that read no start-up file"
         yield Place(name="over ssh", counted=counted, changes={"executor": {"ssh": ssh}, "ignore": ignore})
 
 
