@@ -12,9 +12,10 @@ from yarl import URL
 
 from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import EvalUndecided, UsageError
+from disagg_cli.http import UNTIMED
 from disagg_cli.probe.queues import QUEUES
 
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_ANSWER_S = 10
 _COUNTERS = (
     "sglang:num_bootstrap_failed_reqs_total",
     "sglang:num_transfer_failed_reqs_total",
@@ -89,7 +90,7 @@ async def served_model(url: str) -> str:
     EvalUndecided where nothing answers at all.
     """
     try:
-        async with _session() as session, session.get(url + "/v1/models") as response:
+        async with asyncio.timeout(_ANSWER_S), _session() as session, session.get(url + "/v1/models") as response:
             listing = await response.json(content_type=None)
             return str(listing["data"][0]["id"])
     except aiohttp.ClientConnectorCertificateError as error:
@@ -111,7 +112,7 @@ def _cause(error: Exception) -> str:
 
 
 def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=_TIMEOUT, headers=api_key_header())
+    return aiohttp.ClientSession(timeout=UNTIMED, headers=api_key_header())
 
 
 async def versions(urls: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -122,7 +123,7 @@ async def versions(urls: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 async def _info(url: str) -> dict[str, Any]:
     try:
-        async with _session() as session, session.get(url + "/server_info") as response:
+        async with asyncio.timeout(_ANSWER_S), _session() as session, session.get(url + "/server_info") as response:
             info = await response.json(content_type=None)
             return {
                 name: info[name] for name in ("version", "disaggregation_mode", "tp_size", "dp_size") if name in info
@@ -138,7 +139,7 @@ async def scrape(urls: Sequence[str]) -> list[dict[str, float]]:
 
 async def _metrics(url: str) -> dict[str, float]:
     try:
-        async with _session() as session, session.get(url + "/metrics") as response:
+        async with asyncio.timeout(_ANSWER_S), _session() as session, session.get(url + "/metrics") as response:
             return parse_metrics(await response.text()) if response.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, ValueError):
         return {}

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from disagg_cli.api_key import api_key_header
+from disagg_cli.http import UNTIMED
 from disagg_cli.probe.exchange import both_legs, groups, stream
 from disagg_cli.probe.queues import waiting
 from disagg_cli.topology.deployment import Worker
@@ -68,8 +69,7 @@ async def prove_pairs(
         done(result)
         return result
 
-    limit = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(timeout=limit, headers=api_key_header()) as session:
+    async with aiohttp.ClientSession(timeout=UNTIMED, headers=api_key_header()) as session:
         return tuple(await asyncio.gather(*(prove(prefill, decode) for prefill, decode in pairs)))
 
 

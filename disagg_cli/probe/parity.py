@@ -23,6 +23,7 @@ import aiohttp
 
 from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import ProbeFailed
+from disagg_cli.http import UNTIMED
 from disagg_cli.probe.exchange import NO_TRANSFER, answers, groups
 from disagg_cli.topology.deployment import Worker
 
@@ -180,8 +181,7 @@ async def prove_parity(
         except (KeyError, IndexError, TypeError) as error:
             return Measured(error=f"an answer lacks what a comparison needs: {type(error).__name__} {error}")
 
-    limit = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(timeout=limit, headers=api_key_header()) as session:
+    async with aiohttp.ClientSession(timeout=UNTIMED, headers=api_key_header()) as session:
         measured = await asyncio.gather(*(measure(prefill, decode) for prefill, decode in pairs))
     floors: dict[str, float] = {}
     for (prefill, _), each in zip(pairs, measured, strict=True):
@@ -195,9 +195,8 @@ async def prove_parity(
 
 async def _prompts(session: aiohttp.ClientSession, prefill: Worker, longest_chunk: int) -> Prompts:
     """Prompts for what the server says of its pages and chunks; those of page 1 where it says nothing."""
-    limit = aiohttp.ClientTimeout(total=INFO_S)
     try:
-        async with session.get(f"{prefill.url}/server_info", timeout=limit) as response:
+        async with asyncio.timeout(INFO_S), session.get(f"{prefill.url}/server_info") as response:
             info = await response.json() if response.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError, ValueError):
         info = {}

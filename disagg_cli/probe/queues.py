@@ -5,6 +5,7 @@ import re
 
 import aiohttp
 
+from disagg_cli.http import UNTIMED
 from disagg_cli.topology.deployment import Worker
 
 QUEUES = (
@@ -21,8 +22,7 @@ _GAUGE = re.compile(r"^sglang:num_(\w+)_queue_reqs(?:\{[^}]*\})? ([0-9.eE+-]+)$"
 
 async def waiting(*workers: Worker) -> dict[str, float]:
     """Worker and queue -> requests in it, those of all ranks together. A worker that tells nothing is left out."""
-    limit = aiohttp.ClientTimeout(total=ANSWER_S)
-    async with aiohttp.ClientSession(timeout=limit) as session:
+    async with aiohttp.ClientSession(timeout=UNTIMED) as session:
         texts = await asyncio.gather(*(_metrics(session, worker) for worker in workers))
     found: dict[str, float] = {}
     for worker, text in zip(workers, texts, strict=True):
@@ -35,7 +35,7 @@ async def waiting(*workers: Worker) -> dict[str, float]:
 
 async def _metrics(session: aiohttp.ClientSession, worker: Worker) -> str:
     try:
-        async with session.get(f"{worker.url}/metrics") as response:
+        async with asyncio.timeout(ANSWER_S), session.get(f"{worker.url}/metrics") as response:
             return await response.text() if response.status == 200 else ""
     except (aiohttp.ClientError, TimeoutError, ValueError):
         return ""

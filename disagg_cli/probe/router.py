@@ -8,6 +8,7 @@ import aiohttp
 
 from disagg_cli.api_key import api_key_header
 from disagg_cli.errors import ProbeFailed
+from disagg_cli.http import UNTIMED
 
 PAUSE_S = 0.3
 
@@ -21,7 +22,10 @@ async def prove_router(url: str, model: str, *, timeout_s: float) -> dict[str, A
     refusal = "it did not listen"
     request = {"model": model, "prompt": "One, two, three,", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
     try:
-        async with asyncio.timeout(timeout_s), aiohttp.ClientSession(headers=api_key_header()) as session:
+        async with (
+            asyncio.timeout(timeout_s),
+            aiohttp.ClientSession(timeout=UNTIMED, headers=api_key_header()) as session,
+        ):
             while True:
                 try:
                     async with session.post(f"{url}/v1/completions", json=request) as response:

@@ -14,6 +14,7 @@ import aiohttp
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Executor, Handle, PlaceLost
+from disagg_cli.http import UNTIMED
 from disagg_cli.runtime import disk, kernel, logs, shared_memory
 from disagg_cli.runtime.crash import Crash, Evidence, cause_of, ending
 from disagg_cli.runtime.state import Recorder
@@ -125,10 +126,9 @@ class Supervisor:
         Each is asked at its own pace: one that is slow to answer keeps no other's health from being noticed.
         """
         waiting = dict(urls)
-        limit = aiohttp.ClientTimeout(total=self.timeouts.health_request)
         try:
             async with (
-                aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(limit=0)) as session,
+                aiohttp.ClientSession(timeout=UNTIMED, connector=aiohttp.TCPConnector(limit=0)) as session,
                 asyncio.timeout(self.timeouts.health),
                 asyncio.TaskGroup() as looks,
             ):
@@ -143,7 +143,7 @@ class Supervisor:
         """Ask one server until it answers; it is then no longer among those that are waited for."""
         log = self._owned[name].log
         self._waits_for(waiting)
-        while not await _answers(session, f"{waiting[name]}/health"):
+        while not await self._answers(session, f"{waiting[name]}/health"):
             log.look()
             if log.loading:
                 self.recorder.process_phase(name, "loading")
@@ -153,6 +153,13 @@ class Supervisor:
         self._waits_for(waiting)
         self._note_segments(name)
         self.recorder.process_phase(name, "healthy")
+
+    async def _answers(self, session: aiohttp.ClientSession, url: str) -> bool:
+        try:
+            async with asyncio.timeout(self.timeouts.health_request), session.get(url) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
 
     def _waits_for(self, names: Iterable[str]) -> None:
         self.recorder.state.waiting_for = f"/health of {_some(list(names))}"
@@ -293,11 +300,3 @@ def in_words(left: Mapping[str, str]) -> str:
 def _some(names: Sequence[str], most: int = 6) -> str:
     """Names as they fit a line of the screen."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return False

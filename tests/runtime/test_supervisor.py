@@ -241,6 +241,18 @@ async def test_not_healthy_in_time(supervised, code, first):
         assert str(run.recorder.directory.log("decode-0")) in caught.value.where
 
 
+async def test_the_time_is_up_as_a_request_is_given_up(supervised):
+    """aiohttp's timeout takes what cancels a request in that moment for its own (3.14.5): the wait would not end."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with supervised(Timeouts(health=0.1, health_request=0.15, poll=0.01)) as run:
+            await run.start(command("decode-0", FOREVER))
+            waiting = asyncio.create_task(run.supervisor.healthy({"decode-0": url(silent.getsockname()[1])}))
+            await asyncio.sleep(0.05)
+            time.sleep(0.2)  # noqa: ASYNC251 - both times are up when the loop comes to look
+            await asyncio.wait({waiting}, timeout=5)
+            assert isinstance(waiting.exception(), LaunchFailed)
+
+
 async def test_what_is_waited_for_is_on_record(supervised):
     port = free_port()
     async with supervised() as run:
