@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 import socket
 import subprocess
 import sys
@@ -20,14 +21,16 @@ from disagg_cli.executors import openssh, sessions
 from disagg_cli.executors.openssh import PRIVATE, SINCE_8_7
 from disagg_cli.executors.protocol import Site
 from disagg_cli.executors.ssh import SshExecutor
+from disagg_cli.executors.ssh_connection import _give_up
 from disagg_cli.settings import Timeouts
 from disagg_cli.topology.deployment import Host
 
 
 def connections(lab, host):
-    """Established connections to a host's sshd."""
-    here = (HOSTS[host], lab.port)
-    return [one for one in psutil.net_connections("tcp4") if tuple(one.laddr) == here and one.status == "ESTABLISHED"]
+    """Connections of this disagg's ssh to a host's sshd."""
+    there, ours = (HOSTS[host], lab.port), str(openssh.private())
+    made = [one for one in psutil.net_connections("tcp4") if tuple(one.raddr) == there and one.pid]
+    return [one for one in made if ours in " ".join(psutil.Process(one.pid).cmdline())]
 
 
 async def test_a_host_has_the_address_that_ssh_connects_to(ssh_lab, tmp_path):
@@ -287,6 +290,15 @@ async def test_a_connection_that_breaks_under_a_question_prints_nothing(ssh_lab,
         assert await here.executor.survivors(handle) == (handle.pid,)
         gc.collect()
         assert said == []
+
+
+async def test_the_end_of_an_ssh_that_is_given_up_is_asyncios_to_find():
+    """Where somebody else is faster, it says so on the screen."""
+    process = await asyncio.create_subprocess_exec("sleep", "60", stdin=subprocess.PIPE, start_new_session=True)
+    looks = []
+    process._transport.get_extra_info("subprocess").poll = lambda: looks.append("looked")
+    await _give_up(process)
+    assert (process.returncode, looks) == (-signal.SIGKILL, [])
 
 
 async def test_a_look_that_is_cancelled_waits_for_the_end_of_every_ssh(ssh_lab, tmp_path):
