@@ -7,6 +7,7 @@ import pytest
 import yaml
 from cheap_python import cheap_python
 from deployments import FREE_PORTS, SMALLEST
+from runs import gone
 from waiting import until
 
 from disagg_cli.errors import UsageError
@@ -95,7 +96,7 @@ async def test_what_a_fourth_kind_of_place_has_left_is_stopped(prepared):
     on_record = directory.read("state.json")
     pids = [process["pid"] for process in on_record["processes"]]
     try:
-        directory.write("state.json", on_record | {"pid": 1, "born": 1.0})
+        directory.write("state.json", on_record | {"pid": gone(), "born": 1.0})
         assert set(await asyncio.to_thread(control.stop, directory)) == {"prefill-0", "decode-0", "decode-1", "router"}
         assert not any(sessions.members(pid) for pid in pids)
     finally:
