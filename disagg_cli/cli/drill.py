@@ -22,15 +22,14 @@ def drill(
 
     Exits 0 where each fault is found and the healthy deployment is not suspected, and 5 otherwise.
     """
-    import asyncio
-
     from disagg_cli.console.drill_view import drill_line, drill_table
     from disagg_cli.console.sink import console, show
     from disagg_cli.errors import ProbeFailed
     from disagg_cli.runtime.drill import run_drills
+    from disagg_cli.runtime.interruption import until_interrupted
 
     out = console(as_json=as_json, lasting=True)
-    drills = asyncio.run(run_drills(config, fault or [], timeout, lambda one: out.print(drill_line(one))))
+    drills = until_interrupted(run_drills(config, fault or [], timeout, lambda one: out.print(drill_line(one))))
     ok = all(one.ok for one in drills)
     document = {"schema": "disagg.drill/1", "drills": [one.document() for one in drills], "ok": ok}
     show(drill_table(drills), document, as_json=as_json)

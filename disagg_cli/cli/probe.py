@@ -19,13 +19,13 @@ def probe(
 
     Exits 0 where every pair moved the right KV, and 5 otherwise.
     """
-    import asyncio
     from itertools import count
 
     from disagg_cli.console.probe_view import probe_table, round_line
     from disagg_cli.console.sink import console, show
     from disagg_cli.errors import ProbeFailed
     from disagg_cli.runtime import rundir
+    from disagg_cli.runtime.interruption import until_interrupted
     from disagg_cli.runtime.reprobe import Round, probe_run
 
     out, numbers = console(as_json=as_json, lasting=True), count(1)
@@ -34,7 +34,7 @@ def probe(
         if times > 1:
             out.print(round_line(next(numbers), one))
 
-    result = asyncio.run(probe_run(rundir.find(run), parity=parity, times=times, done=done))
+    result = until_interrupted(probe_run(rundir.find(run), parity=parity, times=times, done=done))
     show(probe_table(result), result.document(), as_json=as_json)
     if not result.ok:
         raise typer.Exit(ProbeFailed.exit_code)

@@ -24,12 +24,14 @@ def until_interrupted(work: Coroutine[Any, Any, Result], *, and_then: str = "") 
 
     def stop(signum: int, _frame: FrameType | None) -> None:
         caught.append(signal.Signals(signum))
-        for task in tasks:
+        for task in tasks if len(caught) == 1 else ():
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def run() -> Result:
         tasks.append(asyncio.create_task(work))
+        if caught:  # before there was anything to cancel
+            tasks[0].cancel()
         return await tasks[0]
 
     heard = [signum for signum in ASKING if signal.getsignal(signum) is not signal.SIG_IGN]

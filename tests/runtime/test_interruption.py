@@ -18,6 +18,18 @@ def test_work_that_nobody_interrupts():
     assert until_interrupted(nothing()) == "done"
 
 
+def test_a_signal_before_the_loop_runs(monkeypatch):
+    real = asyncio.run
+
+    def run(work):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(work)
+
+    monkeypatch.setattr(asyncio, "run", run)
+    with pytest.raises(Interrupted):
+        until_interrupted(asyncio.sleep(20))
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_no_answer_of_a_host(signum):
     """Wherever it comes. The work ends in order, which may take a while, and another signal does not shorten that."""
@@ -30,6 +42,7 @@ def test_a_signal_is_no_answer_of_a_host(signum):
         except DisaggError as problem:
             return problem
         finally:
+            os.kill(os.getpid(), signum)
             await asyncio.sleep(0.01)
             done.append("let go of the host")
 
