@@ -95,8 +95,7 @@ def _open_streams() -> None:
 def main() -> None:
     """Run the command line and leave with its exit code."""
     _open_streams()
-    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    heard = [one for one in asking if signal.getsignal(one) is not signal.SIG_IGN]
+    heard = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
     for signum in heard:
         signal.signal(signum, _interrupt)
     end = _run()

@@ -106,7 +106,7 @@ def test_a_full_disk_is_no_internal_error(boom):
     assert "make room" in done.stderr
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_command_with_130(home, signum):
     """`logs -f` of a run that goes on: the one of this process."""
     recorder = a_run(process("decode-0"))
