@@ -158,18 +158,25 @@ class Lookout:
         self._asked = -math.inf
         self._asking = threading.Thread()
         self._job = Now(state={}, job=None, asked=False)
+        self._error: Exception | None = None
 
     def __call__(self) -> Now:
         """What the run and its job are doing, as far as that is known."""
         if not self._asking.is_alive() and time.monotonic() - self._asked >= ASK_S:
             self._asked = time.monotonic()
             self._asking = threading.Thread(target=self._ask, daemon=True)
-            self._asking.start()
+            with uninterrupted():  # or a signal that is to wait would find its way through this thread
+                self._asking.start()
             self._asking.join(PROMPT_S)
+        if self._error:
+            raise self._error
         return replace(self._job, state=self._directory.state())
 
     def _ask(self) -> None:
-        self._job = look(self._directory, self._number)
+        try:
+            self._job = look(self._directory, self._number)
+        except Exception as error:  # noqa: BLE001 - it is raised where somebody waits for an answer
+            self._error = error
 
 
 def ended(directory: RunDir, state: Mapping[str, Any]) -> DisaggError:

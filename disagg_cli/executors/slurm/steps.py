@@ -43,7 +43,8 @@ PATIENCE_S = 2.5
 SURE_S = 1.0
 """Between a kill and doubt about a step that is listed still."""
 WHY_S = 2.0
-"""For what Slurm knows of the end of a step. Without it the end itself is told, of which its srun has the code."""
+"""For what Slurm knows of the end of a step. Without it the end itself is told, of which its srun has the code; 0 may
+stand for the loss of its node, and is worth a longer wait."""
 TOLD_S = 10.0
 """Between the end of a step with its job, and the signal that tells disagg of it."""
 MOST_AT_ONCE = 32
@@ -189,18 +190,18 @@ class SlurmExecutor:
         code = child.poll()
         if code is None:
             return None
-        await self._ask_why(handle)
+        await self._ask_why(handle, WHY_S if code else client.ANSWER_S)
         if lost := self._lost[handle.pid]:  # srun returns 0 then (22.05)
             raise LaunchFailed(f"{lost}, and {handle.name} with it", where=str(handle.log))
         return None if self._goes_with_its_job(handle) else _signal_or_code(code)
 
-    async def _ask_why(self, handle: Handle) -> None:
+    async def _ask_why(self, handle: Handle, within: float) -> None:
         """Find out whether the node of a step that has ended has failed, and whether Slurm is ending its job."""
         if handle.pid in self._lost:
             return
         lost, ends = await asyncio.gather(
-            asyncio.to_thread(client.failed, [handle.host], WHY_S),
-            asyncio.to_thread(client.ends, handle.token.partition("/")[0], WHY_S),
+            asyncio.to_thread(client.failed, [handle.host], within),
+            asyncio.to_thread(client.ends, handle.token.partition("/")[0], within),
         )
         self._lost[handle.pid], self._taken[handle.pid] = lost, time.monotonic() if ends else 0.0
 
