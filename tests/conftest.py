@@ -69,3 +69,11 @@ def slurm(slurm_lab, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", str(slurm_lab.conf))
     yield slurm_lab
     slurm_lab.empty()
+
+
+@pytest.fixture
+def cluster(slurm, home, tmp_path):
+    """The same as a login node has it, with topologies and launches of a test."""
+    from slurm_cluster import Cluster
+
+    return Cluster(slurm, home, tmp_path)

@@ -81,7 +81,8 @@ def _with_hosts(checked: "Checked", sets: list[str], unsets: list[str]) -> "Chec
         with reserved(prepared.ports()):
             found = until_interrupted(look_at_hosts(prepared))
     except PlanRefused as held:  # to look at hosts is to listen there, in the way of the launch that has the ports
-        found = (finding("DSG415", held.what, where="executor", fix=held.fix),)
+        message = f"hosts are not looked at: {held.what}"
+        found = (finding("DSG415", message, where="executor", fix=held.fix),)
     return with_findings(checked, prepared.deployment, found)
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.logfile import LEAST, MOST, room, trim
 
-__all__ = ["LEAST", "MOST", "is_full", "no_room", "room", "trim", "trouble"]
+__all__ = ["AGAIN", "LEAST", "MOST", "is_full", "no_room", "room", "trim", "trouble"]
+
+AGAIN = "the disk takes record and logs again"
 
 
 def is_full(error: OSError) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from disagg_cli.errors import DisaggError, LaunchFailed
 from disagg_cli.executors.slurm import nodes
-from disagg_cli.runtime import control, job, reach
+from disagg_cli.runtime import control, disk, job, reach
 from disagg_cli.runtime.rundir import RunDir, event
 
 LOOK_S = 0.2
@@ -56,16 +56,17 @@ class Follower:
             time.sleep(LOOK_S)
 
     def _of_its_disk(self) -> Iterator[Mapping[str, Any]]:
-        """That it is full, which may be why the run cannot write that down."""
-        if self.now.disk not in ("", self._disk):
+        """That it is full, or no more. The run tells of it as well, where it can write that down."""
+        if self.now.disk != self._disk:
             self._disk = self.now.disk
-            yield {"text": self._disk}
+            yield {"text": self._disk or disk.AGAIN}
 
     def _of_its_node(self) -> Iterator[Mapping[str, Any]]:
         """What is seen from here of the node on which disagg supervises the run: it cannot tell of its own end."""
         if self._unwatched and self.now.phase != "pending":
             self._unwatched = False
-            threading.Thread(target=self._watch, args=(self.now.state["host"],), daemon=True).start()
+            with job.uninterrupted():  # as in job.Lookout
+                threading.Thread(target=self._watch, args=(self.now.state["host"],), daemon=True).start()
         while self._told:
             yield {"text": f"{self._told.popleft()}; disagg runs there"}
 
@@ -91,9 +92,4 @@ class Follower:
                 events.seek(self._place)
                 whole = [line for line in events if line.endswith(b"\n")]
             self._place += sum(map(len, whole))
-            for one in map(event, whole):
-                if one.get("kind") != "disk":
-                    yield one
-                elif (trouble := one["text"] if one.get("full") else "") != self._disk:
-                    self._disk = trouble
-                    yield one
+            yield from (one for one in map(event, whole) if one.get("kind") != "disk")

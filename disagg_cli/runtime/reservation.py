@@ -40,7 +40,8 @@ def _own(folder: Path) -> Path:
 
 def _release(file: Path, descriptor: int) -> None:
     """Leave nothing behind: each job of Slurm has names of its own."""
-    file.unlink(missing_ok=True)
+    if os.fstat(descriptor).st_nlink:  # else it is somebody else's by now: /tmp is cleaned of what is old
+        file.unlink(missing_ok=True)
     os.close(descriptor)
 
 

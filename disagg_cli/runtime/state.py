@@ -165,7 +165,7 @@ class Recorder:
         """The disk of record and logs has this trouble, or none any more (empty). Said once."""
         if trouble != self.state.disk:
             self.state.disk = trouble
-            self.event("disk", trouble or "the disk takes record and logs again", full=bool(trouble))
+            self.event("disk", trouble or disk.AGAIN, full=bool(trouble))
 
     def look_at_disk(self) -> None:
         """See whether the disk has room. Logs are written by the processes themselves, so nothing else would tell.

@@ -77,13 +77,13 @@ def test_a_port_that_is_taken_on_another_host(topology, environment, ssh_lab):
     config = topology()
     port = yaml.safe_load(config.read_text())["ports"]
     listen = f"import socket, time; s = socket.create_server(('127.0.0.3', {port})); time.sleep(60)"
-    ssh_lab.run("h2", f'python3 -c "{listen}" >/dev/null 2>&1 </dev/null &')
+    pid = ssh_lab.run("h2", f'python3 -c "{listen}" >/dev/null 2>&1 </dev/null & echo $!').stdout
     try:
         time.sleep(0.5)
         said = refused(environment, config)
         assert f"DSG415 ports that are taken on h2 (127.0.0.3): {port} (decode-0 http)" in said
     finally:
-        ssh_lab.run("h2", "pkill -f create_server")
+        ssh_lab.run("h2", f"kill {pid}")
 
 
 def test_ports_that_another_launch_has(topology, environment):
@@ -92,7 +92,7 @@ def test_ports_that_another_launch_has(topology, environment):
     port = f"h2:{yaml.safe_load(config.read_text())['ports']}"
     with reserved([port]):
         found = checked(environment, config)
-    assert ("DSG415", f"another launch is starting, or serving, on port {port}") in found
+    assert ("DSG415", f"hosts are not looked at: another launch is starting, or serving, on port {port}") in found
 
 
 def test_hosts_with_too_few_gpus(topology, environment, python_there, tmp_path):

@@ -27,9 +27,9 @@ def test_interrupted_before_it_serves(launch, topology, ssh_lab, moment, signum)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_interrupted_before_there_is_a_run(launch, topology, ssh_lab, home, signum):
+def test_interrupted_before_there_is_a_run(launch, topology, ssh_lab, python_there, home, signum):
     """While hosts are looked at for the first time."""
-    one = launch(topology(), serving=False)
+    one = launch(topology(ssh={"python": python_there("sleep 3")}), serving=False)
     wait_until(ssh_lab.processes)
     one.process.send_signal(signum)
     code, output = ended(one)

@@ -8,14 +8,8 @@ import subprocess
 import time
 
 import pytest
-from slurm_cluster import SECRET, Cluster, secrets_in
+from slurm_cluster import SECRET, secrets_in
 from waiting import wait_until
-
-
-@pytest.fixture
-def cluster(slurm, home, tmp_path):
-    """The lab, with topologies and launches of a test."""
-    return Cluster(slurm, home, tmp_path)
 
 
 def test_ctrl_c_where_it_is_followed(cluster):

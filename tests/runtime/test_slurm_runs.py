@@ -8,17 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from slurm_cluster import DISAGG, SECRET, Cluster, secrets_in
+from slurm_cluster import DISAGG, SECRET, secrets_in
 from slurm_lab import GPUS
 from waiting import wait_until
 
 CHEAP = Path(__file__).parents[1] / "cheap_disagg.py"
-
-
-@pytest.fixture
-def cluster(slurm, home, tmp_path):
-    """The lab, with topologies and launches of a test."""
-    return Cluster(slurm, home, tmp_path)
 
 
 def test_a_run_from_launch_to_stop(cluster):
@@ -44,13 +38,16 @@ def test_a_run_from_launch_to_stop(cluster):
     assert (listed["phase"], listed["stale"], listed["alive"]) == ("serving", False, 4)
 
     watching = (["attach"], ["status", "--watch"], ["logs", "decode-1", "--follow"])
-    terminals = [subprocess.Popen([*DISAGG, *one], stdout=subprocess.PIPE, text=True) for one in watching]
-    time.sleep(1)
+    shown = [cluster.folder / one[0] for one in watching]
+    terminals = [
+        subprocess.Popen([*DISAGG, *one], stdout=file.open("w")) for one, file in zip(watching, shown, strict=True)
+    ]
+    wait_until(lambda: all(file.read_text() for file in shown), 30)
     stopped = cluster.disagg("stop", "--json")
     assert stopped.returncode == 0, stopped.stderr
     assert json.loads(stopped.stdout)["exit_code"] == 0
-    attached, watched, log = (one.communicate(timeout=60)[0] for one in terminals)
-    assert [one.returncode for one in terminals] == [0, 0, 0]
+    assert [one.wait(60) for one in terminals] == [0, 0, 0]
+    attached, watched, log = (file.read_text() for file in shown)
     assert "decode-1 healthy" in attached
     assert attached.splitlines()[-1].split()[-1] == "ended"
     assert "KV proven" in watched

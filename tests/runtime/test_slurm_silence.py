@@ -5,18 +5,9 @@ import os
 import signal
 import time
 
-import pytest
-from slurm_cluster import Cluster
-
 from disagg_cli.runtime import job
 
 NOTICED_S = 5.0
-
-
-@pytest.fixture
-def cluster(slurm, home, tmp_path):
-    """The lab, with topologies and launches of a test."""
-    return Cluster(slurm, home, tmp_path)
 
 
 @contextlib.contextmanager
