@@ -22,6 +22,8 @@ from disagg_cli.settings import Timeouts
 
 LINE = 8 << 20
 PAUSE_S = 0.3
+LEAST_S = 2.0
+"""For a last attempt to get a connection back: a host that is there and busy needs as long."""
 LEAVE_S = 2.0
 SENDS = ("procfs", "logfile", "segments", "keeper", "survey", "helper")
 """Modules that the helper is made of; each needs those before it."""
@@ -128,7 +130,7 @@ class Connection:
             while True:
                 begun = time.monotonic()
                 try:
-                    self._process = await self._connect()
+                    self._process = await self._connect(deadline - begun)
                 except HostLost as error:
                     if time.monotonic() + PAUSE_S > deadline:
                         self.lost = error
@@ -149,8 +151,11 @@ class Connection:
     def _alone(self) -> str:
         return f"by itself it ends what nobody has asked after for {self.timeouts.lease:.0f} s"
 
-    async def _connect(self) -> asyncio.subprocess.Process:
-        """Start ssh and, there, the helper. HostLost with ssh's own words."""
+    async def _connect(self, left: float) -> asyncio.subprocess.Process:
+        """Start ssh and, there, the helper. HostLost with ssh's own words.
+
+        left: seconds that there are for a host which was there.
+        """
         # ssh hands one string to the login shell, which knows where `~` is
         home, path = ("~/", self.python[2:]) if self.python.startswith("~/") else ("", self.python)
         words = f"exec {home}{shlex.quote(path)} -c {shlex.quote(helper.BOOT)}"
@@ -169,7 +174,7 @@ class Connection:
         assert process.stdin
         assert process.stdout
         # At first a Python on a network disk may take its time; a host that was there is either quick or lost.
-        within = self.timeouts.connect + 1 if self._was_there else self.timeouts.ask
+        within = min(self.timeouts.connect + 1, max(left, LEAST_S)) if self._was_there else self.timeouts.ask
         heard = b""
         try:
             async with asyncio.timeout(within):

@@ -261,9 +261,9 @@ async def test_a_lost_connection_is_gone_before_there_is_another(ssh_lab, tmp_pa
             await forget()
             order.append("forgotten")
 
-        async def connecting():
+        async def connecting(left):
             order.append("connecting")
-            return await connect()
+            return await connect(left)
 
         connection._forget_shared, connection._connect = forgetting, connecting
         process = connection._process
