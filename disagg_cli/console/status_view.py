@@ -47,7 +47,9 @@ def status_table(status: Status) -> RenderableType:
     else:
         heading += f" for {status.age():.0f} s"
         if status.suspended:
-            heading += f", its supervisor is suspended and sees nothing (`kill -CONT {state['pid']}` wakes it)"
+            job = state.get("job")
+            wakes = f"scontrol resume {job['id']}" if job else f"kill -CONT {state['pid']}"
+            heading += f", its supervisor is suspended and sees nothing (`{wakes}` wakes it)"
         heading += f", waiting for {state['waiting_for']}" if state["waiting_for"] else ""
     if restarts := state.get("restarts"):
         heading += f"; started again {restarts} time{'s' * (restarts > 1)}"
@@ -111,7 +113,7 @@ def runs_table(
             Text(" ".join(map(str, one.ports))),
         )
     stale = [one for one in runs if one.stale]
-    hint = [Text("`disagg ps --clean` ends what is left of lost runs")] if stale else []
+    hint = [Text("`disagg ps --clean` ends what is left of runs that nobody supervises")] if stale else []
     return Group(*done, table, *hint, *odd)
 
 

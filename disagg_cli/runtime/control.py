@@ -96,7 +96,7 @@ def status(run: RunDir, look: Callable[[], job.Now] | None = None) -> Status:
     trouble = state.get("disk") or (disk.trouble(run.path) if full else "")
     if number := job_that_knows(run, state):
         now = look() if look else job.look(run, number)
-        return Status(state=now.told, supervised=now.supervised, elsewhere=True, disk=trouble)
+        return Status(state=now.told, supervised=now.supervised, elsewhere=True, suspended=now.suspended, disk=trouble)
     elsewhere, there = is_elsewhere(state), is_there(state)
     return Status(
         state=state,

@@ -116,6 +116,11 @@ class Now:
         return not self.asked or (self.job is not None and not self.job.ended)
 
     @property
+    def suspended(self) -> bool:
+        """Whether Slurm lets nothing of the job go on: disagg in it hears nothing either."""
+        return self.job is not None and self.job.state == "SUSPENDED"
+
+    @property
     def told(self) -> dict[str, Any]:
         """The state, with what Slurm adds to it."""
         state = dict(self.state)
@@ -223,6 +228,7 @@ def lost(directory: RunDir, number: str, now: Now, kind: type[DisaggError] | Non
         cancelled = (now.job and now.job.state == "CANCELLED") or code == -signal.SIGTERM
         kind = Interrupted if cancelled else kind_of(code)
     state = dict(now.state) | {"phase": "ended", "exit_code": kind.exit_code, "reason": what}
+    state["processes"] = [one | {"gone": True} for one in now.state["processes"]]  # steps end with their job
     with contextlib.suppress(OSError):  # a disk that is full keeps nobody from being told
         directory.write("state.json", state)
         directory.append("events.jsonl", {"at": round(time.time(), 3), "kind": "slurm", "text": what})
@@ -263,7 +269,7 @@ def _end(directory: RunDir, number: str, *, at_once: bool) -> bool:
     """Have the job end, and wait for it; whether it had not started."""
     now = look(directory, number)
     waited = now.job is not None and now.job.waits
-    if now.job and now.supervised and not waited and not at_once:
+    if now.job and now.supervised and not waited and not at_once and not now.suspended:
         _scancel("--batch", "--signal=TERM", number)
         _wait(number, STOP_S)
     if look(directory, number).there:

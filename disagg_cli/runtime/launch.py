@@ -148,11 +148,11 @@ class Launch:
     async def _start_to_stop(self) -> None:
         async with self._executor() as executor:
             supervisor = Supervisor(executor, self.recorder, self.timeouts)
-            drain = True
+            ended_by: DisaggError | None = None
             try:
                 await self._keep_up(executor, supervisor)
-            except LaunchFailed:
-                drain = False  # a peer of a dead worker has nothing to drain: its requests cannot end
+            except DisaggError as error:
+                ended_by = error
                 raise
             finally:
                 self.recorder.ending = True
@@ -160,10 +160,15 @@ class Launch:
                 try:
                     self.recorder.run_phase("stopping", "every process to end")
                 finally:  # whatever a listener does, no process is left
-                    left = await supervisor.stop(self.hurry, drain=drain)
+                    # a peer of a dead worker has nothing to drain: its requests cannot end
+                    left = await supervisor.stop(self.hurry, drain=not isinstance(ended_by, LaunchFailed))
                 self.recorder.event("stop", in_words(left) or "all ended", left=list(left))
+                fix = f"run `disagg stop --run {self.recorder.state.run}` later"
+                if left and ended_by:
+                    ended_by.what += f"; {in_words(left)}"
+                    ended_by.fix = ended_by.fix or fix
         if left:
-            raise LaunchFailed(in_words(left), fix=f"run `disagg stop --run {self.recorder.state.run}` later")
+            raise LaunchFailed(in_words(left), fix=fix)
         if self.eval_error:
             raise self.eval_error
 
@@ -208,6 +213,8 @@ class Launch:
                 raise LaunchFailed(in_words(left))
         self.recorder.again(names)
         await asyncio.sleep(pause)
+        if self.reach.silent:
+            raise LaunchFailed(f"{', '.join(self.reach.silent)} answers nothing: {what} cannot start again")
         if dead != "router":
             await self._start_workers(supervisor)
         await supervisor.start([self.prepared.router])
@@ -257,7 +264,7 @@ class Launch:
     async def _serve(self) -> None:
         self.recorder.run_phase("serving")
         self.view.serving()
-        await self.reach.begin(self.deployment)
+        await asyncio.shield(self.reach.begin(self.deployment))  # it goes on watching while a gang starts again
 
     def _settled(self, prepared: Prepared) -> None:
         """It is known now where everything runs."""

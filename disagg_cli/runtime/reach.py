@@ -34,17 +34,17 @@ Where = tuple[int, tuple[object, ...]]
 
 
 class Reach:
-    """Tells in a run's record which of its hosts answer nothing any more."""
+    """Tells in a run's record which of its hosts answer nothing any more. silent: their names, now."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._silent: list[str] = []
+        self.silent: list[str] = []
         self._watching: asyncio.Future[None] | None = None
 
     def begin(self, deployment: Deployment) -> asyncio.Future[None]:
         """Watch from now on beside whatever else is done, if that is not so already."""
         if self._watching is None or self._watching.done():
-            self._silent.clear()
+            self.silent.clear()
             self._watching = asyncio.ensure_future(self.watch(deployment))
         return self._watching
 
@@ -65,11 +65,11 @@ class Reach:
         await asyncio.Event().wait()
 
     def _tell(self, name: str, text: str) -> None:
-        answers = name in self._silent  # again
-        (self._silent.remove if answers else self._silent.append)(name)
+        answers = name in self.silent  # again
+        (self.silent.remove if answers else self.silent.append)(name)
         if self._recorder.ending:
             return
-        self._recorder.state.waiting_for = f"{', '.join(self._silent)} to answer" if self._silent else ""
+        self._recorder.state.waiting_for = f"{', '.join(self.silent)} to answer" if self.silent else ""
         self._recorder.event("reach", text, host=name, answers=answers)
 
 

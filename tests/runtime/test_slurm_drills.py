@@ -90,6 +90,36 @@ def test_all_start_again_when_one_dies(cluster):
     cluster.ended()
 
 
+def test_a_node_crashes_before_all_start_again(cluster):
+    """It is named at once, and no start is spent on it."""
+    launch = cluster.launch(cluster.topology(restart=GANG | {"backoff_s": 8}))
+    cluster.said("router  http://")
+    time.sleep(2)  # it has been looked at
+    kill(cluster, "decode-0")
+    cluster.said("restarting")
+    node = cluster.lab.nodes[2]
+    at = time.monotonic()
+    cluster.lab.crash(node)
+    cluster.said(f"{node} ({cluster.lab.address(node)}) has answered no connection", 25)
+    assert time.monotonic() - at < NOTICED_S
+    assert launch.wait(100) == 4
+    assert node in cluster.ended()["reason"]
+    assert [one["starts"] for one in cluster.state["processes"]] == [1] * 4
+
+
+def test_a_job_that_slurm_suspends(cluster):
+    """disagg in it sees and hears nothing: that is said, and nobody waits for it."""
+    launch = cluster.launch(cluster.topology())
+    cluster.said("router  http://")
+    cluster.lab.run("scontrol", "suspend", cluster.number)
+    assert f"scontrol resume {cluster.number}" in cluster.disagg("status").stdout
+    began = time.monotonic()
+    assert cluster.disagg("stop").returncode == 0
+    assert time.monotonic() - began < 30
+    launch.wait(60)
+    cluster.ended()
+
+
 def steps(cluster):
     """The names of the run's steps."""
     return {line for line in cluster.lab.run("squeue", "-h", "-s", "-o", "%j").split() if "@" in line}
