@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 from disagg_cli.errors import DisaggError, UsageError
 from disagg_cli.runtime import control, rundir
 from disagg_cli.runtime.control import Status
-from disagg_cli.runtime.elsewhere import only_there
+from disagg_cli.runtime.elsewhere import GIVEN_UP, only_there
+from disagg_cli.runtime.job import number_of
 from disagg_cli.runtime.phases import ALIVE
 from disagg_cli.runtime.rundir import RunDir
 from disagg_cli.runtime.state import is_there
@@ -22,15 +23,19 @@ class Listed:
 
     @property
     def stale(self) -> bool:
-        """Whether its supervisor is gone before its time; what it started may still run."""
-        return self.status.phase == "lost"
+        """Whether what it started may still run, and nobody sees to that: its supervisor is gone before its time, or
+        has ended without a host that did not answer. What a Slurm job runs ends with it."""
+        if self.status.phase != "ended":
+            return self.status.phase == "lost"
+        given_up = str(self.status.state["reason"]).startswith(GIVEN_UP)
+        return not given_up and not number_of(self.run) and self.alive > 0
 
     @property
     def alive(self) -> int:
         """How many of its processes are there: on record, and in fact where that can be seen from here."""
         state = self.status.state
         found = [one for one in state["processes"] if one["phase"] in ALIVE and not one.get("gone")]
-        if self.stale and only_there(self.run):
+        if self.status.phase in ("lost", "ended") and only_there(self.run):
             found = [one for one in found if is_there({**state, "pid": one["pid"], "born": one.get("born", 0.0)})]
         return len(found)
 
@@ -77,7 +82,7 @@ def look(*, ended: bool) -> tuple[tuple[Listed, ...], tuple[str, ...]]:
         except UsageError as error:
             unreadable.append(error.what)
     found.sort(key=lambda one: one.status.state["started"], reverse=True)
-    return tuple(one for one in found if ended or one.status.phase != "ended"), tuple(unreadable)
+    return tuple(one for one in found if ended or one.stale or one.status.phase != "ended"), tuple(unreadable)
 
 
 def clean() -> tuple[dict[str, Any], ...]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from disagg_cli import secrets
 from disagg_cli.engine.commands import Command
 from disagg_cli.errors import LaunchFailed
 from disagg_cli.executors.protocol import Executor, Handle, PlaceLost
@@ -106,11 +107,21 @@ class Supervisor:
                 code = await self._poll(one.handle)
                 one.log.look()
                 if (code is not None or one.log.dying) and not one.released:
-                    raise ProcessDied(self._report(one, code))
+                    crash = self._report(one, code)
+                    await self._report_others(one.handle.name)
+                    raise ProcessDied(crash)
             if time.monotonic() - tidied >= HOUSEKEEPING_S:
                 tidied = time.monotonic()
                 self._tidy()
             await asyncio.sleep(self.timeouts.poll)
+
+    async def _report_others(self, first: str) -> None:
+        """Put those on record that died in the same moment."""
+        for name, one in list(self._owned.items()):
+            with contextlib.suppress(LaunchFailed):
+                code = await self._poll(one.handle)
+                if code is not None and name != first and not one.released:
+                    self._report(one, code)
 
     async def _poll(self, handle: Handle) -> int | None:
         try:
@@ -248,7 +259,7 @@ class Supervisor:
     def _report(self, one: _Owned, code: int | None) -> Crash:
         """Say why a process has died, and put that on record."""
         process = self.recorder.state.processes[one.handle.name]
-        text = logs.last_text(one.log.path)
+        text = secrets.without(logs.last_text(one.log.path), one.command.env)
         evidence = Evidence(text=text, exit_code=code)
         folder = one.log.path.parent
         if one.command.host.local:

@@ -114,8 +114,7 @@ def test_twenty_probes_of_a_healthy_deployment_raise_no_alarm(demo: Demo) -> Non
 def test_a_second_launch_finds_its_ports_taken(demo: Demo) -> None:
     done = run(demo.environment, "launch", str(demo.config))
     assert done.returncode == 3
-    assert "taken on localhost (127.0.0.1)" in done.stderr
-    assert "prefill-0 http" in done.stderr
+    assert "another launch is starting, or serving, on port" in done.stderr
     assert json.loads(demo.disagg("status", "--json"))["phase"] == "serving"
 
 

@@ -103,6 +103,8 @@ def test_a_host_that_hangs(launch, topology, ssh_lab, environment):
         code, output = ended(one, within=90)
         assert (code, "h3" in output.rpartition("error:")[2]) == (4, True)
         assert worker(one, "decode-1")["phase"] != "stopped"
+        (listed,) = json.loads(run(environment, "ps", "--json").stdout)["runs"]
+        assert (listed["phase"], listed["stale"], listed["alive"]) == ("ended", True, 1)
         stopped = run(environment, "stop", "--run", one.run_dir.name)
         assert stopped.returncode == 4
         assert "nobody knows whether decode-1 still run" in stopped.stderr

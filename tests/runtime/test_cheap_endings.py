@@ -67,6 +67,15 @@ def test_a_process_is_killed(serving, name):
     assert noticed_after(run, at) < NOTICED_S
 
 
+def test_two_processes_are_killed_in_the_same_moment(serving):
+    """Both are named."""
+    run = serving()
+    for name in ("decode-0", "decode-1"):
+        kill(run, name)
+    assert run.ended() == 4
+    assert {crash["process"] for crash in run.state["crashes"]} == {"decode-0", "decode-1"}
+
+
 def noticed_after(run, at):
     """Seconds until the one death of a run was on record."""
     (died,) = [event for event in run.events("process") if event["phase"] == "failed"]

@@ -108,6 +108,18 @@ def test_cleaning_ends_what_is_left_and_keeps_the_record(home):
     assert listing.clean() == ()
 
 
+def test_what_a_run_could_not_end_is_listed_and_cleaned_away(home):
+    """Its supervisor gave up on it, and has ended."""
+    with running() as left:
+        over = a_run(process("decode-0", left.pid, phase="proven"), name="over", supervisor=gone())
+        over.run_phase("ended")
+        (one,) = listing.look(ended=False)[0]
+        assert (one.stale, one.alive) == (True, 1)
+        (done,) = listing.clean()
+        assert (done["leftovers"], done["error"]) == (["decode-0"], "")
+    assert names() == []
+
+
 def test_a_run_that_another_machine_supervises_is_not_lost(home):
     """A home folder that many hosts share: its pid means nothing here."""
     recorder = a_run(process("decode-0"), supervisor=gone())

@@ -241,6 +241,16 @@ async def test_not_healthy_in_time(supervised, code, first):
         assert str(run.recorder.directory.log("decode-0")) in caught.value.where
 
 
+async def test_a_secret_that_a_process_prints_stands_in_no_report(supervised):
+    async with supervised() as run:
+        env = {"HF_TOKEN": "hf_planted"}
+        dies = Command(name="decode-0", host=HERE, argv=("/bin/sh", "-c", "echo 401 for $HF_TOKEN; exit 3"), env=env)
+        await run.start(dies)
+        with pytest.raises(ProcessDied, match=r"401 for \*\*\*"):
+            await run.supervisor.watch()
+        assert "hf_planted" not in (run.recorder.directory.path / "events.jsonl").read_text()
+
+
 async def test_the_time_is_up_as_a_request_is_given_up(supervised):
     """aiohttp's timeout takes what cancels a request in that moment for its own (3.14.5): the wait would not end."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
