@@ -164,8 +164,8 @@ class Launch:
                     left = await supervisor.stop(self.hurry, drain=not isinstance(ended_by, LaunchFailed))
                 self.recorder.event("stop", in_words(left) or "all ended", left=list(left))
                 fix = f"run `disagg stop --run {self.recorder.state.run}` later"
-                if left and ended_by:
-                    ended_by.what += f"; {in_words(left)}"
+                if left and ended_by and in_words(left) not in ended_by.what:
+                    ended_by.what += f"\n{in_words(left)}"
                     ended_by.fix = ended_by.fix or fix
         if left:
             raise LaunchFailed(in_words(left), fix=fix)
