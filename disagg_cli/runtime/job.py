@@ -41,6 +41,8 @@ STOP_S = ON_CPU.grace + ON_CPU.gone + 10.0
 """What disagg in the job may need to end its steps."""
 CANCEL_S = 60.0
 """What Slurm may need to end a job: twice slurm.conf's KillWait, which is 30 s by default."""
+LAST_WORD_S = 15.0
+"""For disagg's last word in a job that has failed: a node that is gone may keep the job itself from ending for long."""
 MOST_OF_AN_ERROR = 24
 """Lines of an error that disagg printed in its job: a crash report has a dozen."""
 AGAINST_ITS_WILL = ("PREEMPTED", "NODE_FAIL", "TIMEOUT")
@@ -196,7 +198,7 @@ def raise_failure(directory: RunDir, number: str) -> None:
 
     Both have said their last word once the job is over. Where Slurm says nothing, disagg's word stands.
     """
-    _wait(number, CANCEL_S)
+    _wait(number, LAST_WORD_S if directory.state()["exit_code"] else CANCEL_S)
     state = directory.state()
     if state["exit_code"]:
         raise ended(directory, state)
