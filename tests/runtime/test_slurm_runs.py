@@ -303,35 +303,6 @@ def test_a_run_whose_supervisor_is_on_another_login_node(cluster):
     assert cluster.ended()["exit_code"] == 4
 
 
-APART = {"nodes": None, "prefill": {"nodes": 1}, "decode": {"nodes": 2, "args": {"comment": "decode"}}}
-
-
-def test_prefill_and_decode_apart(cluster):
-    """A heterogeneous job: each role on nodes of its own component."""
-    cluster.serve(slurm=APART, within=300)
-    assert {p["name"]: p["host"] for p in cluster.state["processes"]} == {
-        "prefill-0": cluster.lab.nodes[0],
-        "decode-0": cluster.lab.nodes[1],
-        "decode-1": cluster.lab.nodes[2],
-        "router": cluster.lab.nodes[0],
-    }
-    assert len(cluster.lab.jobs()) == 2
-    assert cluster.disagg("stop").returncode == 0
-    cluster.ended()
-
-
-def test_a_node_crashes_where_prefill_and_decode_are_apart(cluster):
-    """Slurm ends all of a heterogeneous job then, whatever it was asked.
-
-    One that it cannot start at once on a node that has come back waits for two minutes.
-    """
-    launch = cluster.launch(cluster.topology(slurm=APART))
-    cluster.said("router  http://", 300)
-    cluster.lab.crash(cluster.lab.nodes[2])
-    assert launch.wait(100) == 4
-    assert f"node {cluster.lab.nodes[2]} has failed" in cluster.ended()["reason"]
-
-
 def test_a_worker_on_two_nodes(cluster, monkeypatch):
     """A step on each; the end of the second one's is the end of the run."""
     (smi := cluster.folder / "bin" / "nvidia-smi").parent.mkdir()
