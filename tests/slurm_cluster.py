@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import yaml
 from cheap_python import cheap_python
@@ -92,6 +93,22 @@ class Cluster:
     @property
     def number(self):
         return json.loads((self.run / "job.json").read_text())["job"]
+
+    def process(self, name):
+        """A process as it is on record."""
+        return next(one for one in self.state["processes"] if one["name"] == name)
+
+    def events(self, kind):
+        """The run's events of a kind."""
+        lines = (self.run / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+    def kill(self, name):
+        """Kill a process on its node; return when, by the clock that events have."""
+        one = self.process(name)
+        command = f"pkill -KILL -f '^[^ ]*python.* --port {one['url'].rpartition(':')[2]}'"
+        wait_until(lambda: self.lab.on(one["host"], "sh", "-c", f"{command} && echo killed; true"), 20)
+        return time.time()
 
     def ended(self, within=120):
         """The state of the run, once it has ended and Slurm's job with it."""
