@@ -210,17 +210,22 @@ class Launch:
         for some in (["router"], [name for name in names if name != "router"]):
             # nothing to drain: a request needs both sides of its pair
             if left := await supervisor.end(some, self.hurry, drain=False):
-                raise LaunchFailed(in_words(left))
+                raise LaunchFailed("; ".join(filter(None, [in_words(left), self._silence()])))
         self.recorder.again(names)
         await asyncio.sleep(pause)
-        if self.reach.silent:
-            raise LaunchFailed(f"{', '.join(self.reach.silent)} answers nothing: {what} cannot start again")
+        if silence := self._silence():
+            raise LaunchFailed(f"{silence}: {what} cannot start again")
         if dead != "router":
             await self._start_workers(supervisor)
         await supervisor.start([self.prepared.router])
         proof = Proof(self.prepared, self.recorder, self.timeouts)
         await (proof.of_router() if dead == "router" else proof.obtain())
         await self._serve()
+
+    def _silence(self) -> str:
+        """Which hosts answer nothing any more, in words; empty if all do."""
+        silent = self.reach.silent
+        return f"{', '.join(silent)} answer{'s' * (len(silent) == 1)} nothing" if silent else ""
 
     async def _until_stopped(self, sequence: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
         """Run until the sequence ends or fails, a process dies, or a stop is asked for."""

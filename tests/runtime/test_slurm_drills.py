@@ -85,7 +85,7 @@ def test_a_node_crashes_before_all_start_again(cluster):
     cluster.said("router  http://")
     time.sleep(2)  # it has been looked at
     cluster.kill("decode-0")
-    cluster.said("restarting")
+    cluster.said("decode-1 stopped")  # else it may be its end that is waited for
     node = crash(cluster)
     assert launch.wait(100) == 4
     assert node in cluster.ended()["reason"]
