@@ -30,7 +30,7 @@ def ps(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs of this machine: what they do, since when, and who has lost their supervisor.
+    """List the runs of this machine: what they do, since when, and which have lost their supervisor, or left workers.
 
     With --clean, exit code 4 if something is left of one of them.
     """
